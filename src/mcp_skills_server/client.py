@@ -222,8 +222,8 @@ class SkillsClient:
             MCPError: the server returned an error, or the connection is lost.
             UnprovedError: the list has too many pages or entries.
         """
-        found, self.refused = await getattr(self, f"_list_by_{self.way}")()
-        self._known = {skill.uri: skill for skill in found}
+        skills, self.refused = await getattr(self, f"_list_by_{self.way}")()
+        self._known = {skill.uri: skill for skill in skills}
         return list(self._known.values())
 
     async def get(self, uri: str) -> ListedSkill:
@@ -240,10 +240,10 @@ class SkillsClient:
                 words = f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
                 raise EntryRefusedError(words)
             return skill
-        found = next((skill for skill in await self.list() if skill.uri == uri), None)
-        if found is None:
+        wanted = next((skill for skill in await self.list() if skill.uri == uri), None)
+        if wanted is None:
             raise EntryRefusedError(f"the server has no skill {quoted(uri)}")
-        return found
+        return wanted
 
     async def read(self, skill: ListedSkill, path: str = SKILL_MD) -> bytes:
         """Return a file of a skill, verified by digest, and for SKILL.md also by frontmatter.
@@ -413,7 +413,7 @@ class SkillsClient:
     async def _list_by_resources(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
         """Return a skill for each resource named SKILL.md, with files from below its folder."""
         listed = await self._pages("resources/list", "resources")
-        resources = {str(each["uri"]): each for each in listed if "uri" in each}
+        resources = {str(resource["uri"]): resource for resource in listed if "uri" in resource}
         found = {
             uri.removesuffix(SKILL_MD): dict[str, ListedFile]()
             for uri in resources
@@ -443,11 +443,11 @@ class SkillsClient:
         given: dict[str, Any] = {}
         for _ in range(_MOST_PAGES):
             page = await self._call("skills_list", given)
-            for each in page.get("skills") or ():
-                if "name" not in each:
+            for entry in page.get("skills") or ():
+                if "name" not in entry:
                     raise UnprovedError("the server's tool skills_list returned an invalid result")
-                name, described = str(each["name"]), str(each.get("description") or "")
-                uri = str(each.get("location") or f"{name}/{SKILL_MD}")
+                name, described = str(entry["name"]), str(entry.get("description") or "")
+                uri = str(entry.get("location") or f"{name}/{SKILL_MD}")
                 skills.append(ListedSkill(name, described, uri, None))
             if not page.get("next_after"):
                 break
@@ -474,8 +474,8 @@ class SkillsClient:
         result = await self._session.call_tool("skills_read", given)
         texts = [block.text for block in result.content if isinstance(block, types.TextContent)]
         if result.is_error or len(texts) != 1:
-            place = f"{quoted(path)} of {quoted(skill.name)}"
-            raise UnprovedError(f"{place}: the server's tools cannot read it")
+            what = f"{quoted(path)} of {quoted(skill.name)}"
+            raise UnprovedError(f"{what}: the server's tools cannot read it")
         return texts[0].encode()
 
     async def _call(self, tool: str, given: dict[str, Any]) -> dict[str, Any]:

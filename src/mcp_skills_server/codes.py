@@ -241,8 +241,8 @@ def standing(problems: Iterable[Problem]) -> Standing:
 
 def counted_reasons(problems: Iterable[Iterable[Problem]]) -> str:
     """Return the most frequent codes that exclude skills from listings, with their counts."""
-    found = (unlisting_problem(each) for each in problems)
-    counts = Counter(each.code for each in found if each is not None)
+    reasons = (unlisting_problem(each) for each in problems)
+    counts = Counter(each.code for each in reasons if each is not None)
     return listed([f"{code} ({count:,})" for code, count in counts.most_common()], _REASONS_NAMED)
 
 

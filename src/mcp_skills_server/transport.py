@@ -173,8 +173,10 @@ def wait_for_hang_up(
     poller.register(descriptor, 0)  # poll reports hang-ups even for no events
     if wake is not None:
         poller.register(wake, select.POLLIN)
-    found = dict(poller.poll(timeout_ms))
-    return wake not in found and bool(found.get(descriptor, 0) & (select.POLLERR | select.POLLHUP))
+    events = dict(poller.poll(timeout_ms))
+    return wake not in events and bool(
+        events.get(descriptor, 0) & (select.POLLERR | select.POLLHUP)
+    )
 
 
 class Pipes:
@@ -373,9 +375,9 @@ class Pipes:
                 self._unsent.popleft()
         except OSError as error:
             self._broken = error
-            for each in self._unsent:
-                if isinstance(each, asyncio.Future) and not each.done():
-                    each.set_exception(error)
+            for chunk in self._unsent:
+                if isinstance(chunk, asyncio.Future) and not chunk.done():
+                    chunk.set_exception(error)
         finally:
             less = self._broken is not None or self._unsent_bytes <= _MOST_UNSENT
             if less and self._less is not None and not self._less.done():

@@ -121,10 +121,10 @@ def _claim(claims: dict[str, Any], name: str) -> Any:
     """Return the claim of this name, else the nested one of a dotted name, else None."""
     if name in claims:
         return claims[name]
-    found: Any = claims
+    value: Any = claims
     for part in name.split("."):
-        found = cast("dict[str, Any]", found).get(part) if isinstance(found, dict) else None
-    return found
+        value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _label(value: Any) -> str:
@@ -140,7 +140,7 @@ def _words(value: Any, name: str) -> frozenset[str]:
     if value is None:
         return frozenset()
     words: Any = value.split() if isinstance(value, str) else value
-    if not isinstance(words, list) or not all(isinstance(each, str) for each in cast(Any, words)):
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in cast(Any, words)):
         raise RefusedError(f"{name} is not a list of text")
     words = cast("list[str]", words)
     if len(words) > _MOST_GROUPS:
@@ -158,16 +158,16 @@ def _decoded(part: str) -> bytes:
 def _parse_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object; refuse duplicate names and numbers that are not finite."""
     try:
-        found: Any = load_json(raw, object_pairs_hook=_no_duplicates)
+        value: Any = load_json(raw, object_pairs_hook=_no_duplicates)
     except ValueError:
         raise RefusedError("it is not a signed token, or has a duplicate name") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise RefusedError("it is not a signed token")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", value)
 
 
 def _no_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    out = dict(pairs)
+    if len(out) != len(pairs):
         raise ValueError
-    return found
+    return out

@@ -67,15 +67,15 @@ class Issuer:
             RefusedError: the issuer has no such key.
             UnavailableError: the issuer cannot be reached now.
         """
-        found = self._key(kid, algorithm)
-        if found is None and await self._refreshed():
-            found = self._key(kid, algorithm)
-        if found is None and self._trouble:
+        key = self._key(kid, algorithm)
+        if key is None and await self._refreshed():
+            key = self._key(kid, algorithm)
+        if key is None and self._trouble:
             left = max(0.0, self._tried_at + _RETRY_S - self._now())
             raise UnavailableError("the issuer does not answer", 1 + int(left))
-        if found is None:
+        if key is None:
             raise RefusedError("the issuer has no such key")
-        return found
+        return key
 
     async def metadata(self) -> Mapping[str, Any]:
         """Return the issuer's metadata as of the last successful fetch.
@@ -156,14 +156,14 @@ class Issuer:
             self._metadata = metadata
             self._metadata_urls = [
                 metadata_url,
-                *(each for each in self._metadata_urls if each != metadata_url),
+                *(known for known in self._metadata_urls if known != metadata_url),
             ]
             return address
         raise failed
 
     def _allows(self, address: str) -> bool:
         """Return whether the URL is allowed: only a loopback issuer may name a loopback address."""
-        issuer, keys = (is_loopback(urlsplit(each).hostname or "") for each in (self._url, address))
+        issuer, keys = (is_loopback(urlsplit(url).hostname or "") for url in (self._url, address))
         return issuer or not keys
 
     async def _fetch_keys(self) -> list[Any]:
@@ -189,7 +189,7 @@ class Issuer:
     def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """Return the known key with this id, or without an id the only suitable key, else None."""
         fitting = [
-            each for each in self._raw if kid in (None, each.get("kid")) and _fits(each, algorithm)
+            key for key in self._raw if kid in (None, key.get("kid")) and _fits(key, algorithm)
         ]
         if not fitting or (kid is None and len(fitting) > 1):
             return None
@@ -217,14 +217,14 @@ class ResourceServer:
     @property
     def metadata(self) -> dict[str, object]:
         """Return the metadata of this resource (RFC 9728)."""
-        found: dict[str, object] = {
+        metadata: dict[str, object] = {
             "resource": self.settings.resource,
             "authorization_servers": [self.settings.issuer],
             "bearer_methods_supported": ["header"],
         }
         if self.settings.requested_scopes:
-            found["scopes_supported"] = [*self.settings.requested_scopes]
-        return found
+            metadata["scopes_supported"] = [*self.settings.requested_scopes]
+        return metadata
 
     async def verify(self, token: str) -> Admission:
         """Return the admission of the bearer of this token.
@@ -244,22 +244,22 @@ def metadata_urls(issuer: str) -> list[str]:
     """Return the possible metadata URLs of an issuer: RFC 8414's, its form for OpenID, OpenID's."""
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    found = (
+    urls = (
         f"{base}/.well-known/oauth-authorization-server{path}",
         f"{base}/.well-known/openid-configuration{path}",
         f"{base}{path}/.well-known/openid-configuration",
     )
-    return [*dict.fromkeys(found)]
+    return [*dict.fromkeys(urls)]
 
 
-def _parse_object(body: bytes, place: str) -> dict[str, Any]:
+def _parse_object(body: bytes, url: str) -> dict[str, Any]:
     try:
-        found: Any = load_json(body)
+        answer: Any = load_json(body)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise _UnusableError(f"{place} is not a JSON object")
-    return cast("dict[str, Any]", found)
+        answer = None
+    if not isinstance(answer, dict):
+        raise _UnusableError(f"{url} is not a JSON object")
+    return cast("dict[str, Any]", answer)
 
 
 def _is_public(key: Any) -> bool:

@@ -119,7 +119,7 @@ class Conversation:
     def _expected(self) -> Callable[[str], bool]:
         """Return a test for open or pending sessions; a load replays before its response."""
         pending = self._pending.values()
-        asked = {each.session_id for each in pending if isinstance(each, SessionRequest)}
+        asked = {request.session_id for request in pending if isinstance(request, SessionRequest)}
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
     def announce(self, skills: tuple[AvailableSkill, ...]) -> bytes:

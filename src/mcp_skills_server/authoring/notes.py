@@ -31,7 +31,7 @@ _NAME: Final = re.compile(r"[\w.-]++")
 
 def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     """Return the notes on these checked skills; skip files that cannot be read."""
-    found = [
+    problems = [
         each
         for skill in skills
         for each in (*skill.problems, *registry.checks.of(skill))
@@ -46,7 +46,7 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
         if unused:
             unused = _unnamed_files(_texts(registry, skill, skill.files), unused)
         if unused:
-            found.append(_unused_files(unused).at(_place(registry, skill), skill.path))
+            problems.append(_unused_files(unused).at(_place(registry, skill), skill.path))
     nearest: dict[Skill, tuple[Skill, float]] = {}
     counts: Counter[Skill] = Counter()
     for skill, near in pairs(usable, _COLLIDES):  # most similar first
@@ -57,8 +57,8 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
             counts[one] += 1
     for skill, (other, share) in nearest.items():
         note = _overlap(skill, other, share, counts[skill] - 1)
-        found.append(note.at(_place(registry, skill), skill.path))
-    return found
+        problems.append(note.at(_place(registry, skill), skill.path))
+    return problems
 
 
 def _texts(registry: Registry, skill: Skill, paths: Iterable[str]) -> dict[str, str]:

@@ -80,22 +80,22 @@ class Checks:
 
     def of(self, skill: Skill) -> Sequence[Problem]:
         """Return the problems in a skill's files, cached unless a file was unreadable."""
-        found = self.known(skill)
+        problems = self.known(skill)
         # A read that failed may succeed now, though the skill did not change.
-        if found is None or any(each.code == "unreadable" for each in found):
-            found = inspect(self._reader, skill)
-            self.remember(skill, found)
-        return found
+        if problems is None or any(each.code == "unreadable" for each in problems):
+            problems = inspect(self._reader, skill)
+            self.remember(skill, problems)
+        return problems
 
     def known(self, skill: Skill) -> Sequence[Problem] | None:
         """Return the cached problems in a skill's files, or None while unchecked."""
         with self._lock:
             return self._known.get(skill)
 
-    def remember(self, skill: Skill, found: Sequence[Problem]) -> None:
+    def remember(self, skill: Skill, problems: Sequence[Problem]) -> None:
         """Cache the problems in a skill's files."""
         with self._lock:
-            self._known[skill] = tuple(found)
+            self._known[skill] = tuple(problems)
 
     def survey(self, snapshot: Snapshot) -> Survey:
         """Return the problems of a snapshot that are known now. Reads no file."""
@@ -104,10 +104,10 @@ class Checks:
             if made is not None:
                 return made
             checked = [self._known.get(skill) for skill in snapshot.skills.values()]
-        found = {*snapshot.all_problems, *among(self._reader, snapshot)}
-        found.update(one for each in checked if each for one in each)
+        problems = {*snapshot.all_problems, *among(self._reader, snapshot)}
+        problems.update(one for each in checked if each for one in each)
         # only `validate` reports notes
-        reported = (each for each in found if each.severity != "note")
+        reported = (each for each in problems if each.severity != "note")
         ordered = sorted(reported, key=lambda one: (one.path, one.line or 0, one.code, one.message))
         survey = Survey(ordered, sum(each is not None for each in checked), len(checked))
         if survey.is_complete:
@@ -159,35 +159,35 @@ def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
     from mcp_skills_server.validation import lint  # late import of TOML and lint
 
     root = reader.roots[skill.root]
-    inner = tuple(f"{each}/" for each in skill.nested)
+    inner = tuple(f"{nested}/" for nested in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
     # not those in a nested skill that has lost its SKILL.md: its folder has no file here
     folders = {up for path in (*own, *skill.empty) for up in above(path)}
     ignored = tree.ignored_in(located.base, located.rest)
     ignored = [path for path in ignored if path.rstrip("/").rpartition("/")[0] in folders]
-    found = [*lint.lint_names(skill, own, ignored)]
+    problems = [*lint.lint_names(skill, own, ignored)]
     # unreadable files that the scan reported
     known = {each.path for each in skill.problems if each.code == "unreadable"}
     for path, file in own.items():
         if file.size > reader.limits.bytes:
             continue
         try:
-            found += lint.lint_file(skill, path, reader.read(file))
+            problems += lint.lint_file(skill, path, reader.read(file))
         except OSError as error:
             if root.show(join(skill.directory, path)) not in known:
                 text = f"the file cannot be read ({error.strerror})"
-                found.append(problem("unreadable", text).at(path, ""))
-    return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]
+                problems.append(problem("unreadable", text).at(path, ""))
+    return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in problems]
 
 
 def among(reader: SkillReader, snapshot: Snapshot) -> list[Problem]:
     """Return problems of combinations of skills; of `dependencies`, only of resources."""
     from mcp_skills_server.validation import lint
 
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for each in lint.lint_catalog(snapshot):
         skill = snapshot.skills[each.skill]
-        place = join(skill.directory, each.path) if each.path else skill.directory
-        found.append(each.at(reader.roots[skill.root].show(place), skill.path))
-    return found
+        path = join(skill.directory, each.path) if each.path else skill.directory
+        problems.append(each.at(reader.roots[skill.root].show(path), skill.path))
+    return problems

@@ -123,8 +123,10 @@ def _report_first(registry: Registry, least: Standing) -> None:
         if not (root.origin or root.shown in explained or of_root.skills or of_root.problems):
             text = "%s: no skill: no folder there has a SKILL.md"
             logger.warning(text, printable(root.shown))
-    found = [each for skill in snapshot.skills.values() for each in skill.problems]
-    errors = [each for each in found if each.severity == "error" or codes.unlisting_problem([each])]
+    problems = [each for skill in snapshot.skills.values() for each in skill.problems]
+    errors = [
+        each for each in problems if each.severity == "error" or codes.unlisting_problem([each])
+    ]
     errors += [each for each in snapshot.problems if each.code != _OWN_LINE]
     for problem in errors[:_LINES_AT_ONCE]:
         logger.warning("%s", problem)
@@ -153,8 +155,8 @@ def _differences(
         # the rest is only counted
         if old is not None and new is None and inspected < _LINES_AT_ONCE:
             inspected += 1
-            place = registry.roots[old.root].show(old.directory)
-            reason = _obstacle(now, path, place) or _why_gone(registry, old, changes)
+            shown = registry.roots[old.root].show(old.directory)
+            reason = _obstacle(now, path, shown) or _why_gone(registry, old, changes)
         if new is not None and (old is None or old.standing > new.standing):
             reason = codes.unlisting_problem(new.problems)
         if isinstance(reason, Problem):
@@ -210,21 +212,21 @@ def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
     for now in changes.after.values():
         if (now.root, now.directory) == (skill.root, skill.directory):
             return f"its path is {printable(now.path)} now"
-    place = root.path
+    folder = root.path
     for up in above(skill.directory):
-        place, link = os.path.join(root.path, up), root.links.get(up)
-        if os.path.islink(place) and not (link and link.target):
+        folder, link = os.path.join(root.path, up), root.links.get(up)
+        if os.path.islink(folder) and not (link and link.target):
             return f"{printable(root.show(up))} is a link that is not followed"
     if not os.path.lexists(os.path.join(registry.place(skill), SKILL_MD)):
         if root.origin is not None:
             return "its source no longer has it"
-        if not os.path.lexists(place):
+        if not os.path.lexists(folder):
             return "its folder is gone"
         return f"{root.show(join(skill.directory, SKILL_MD))} is gone"
     return "the last scan did not find it"
 
 
-def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | None:
+def _obstacle(problems: Iterable[Problem], skill: str, folder: str) -> Problem | None:
     """Return the problem, found by a scan or gate, that keeps a skill from being served, or None.
 
     Another skill hides it, a lock file or a signature refuses it, or a folder cannot be opened.
@@ -234,25 +236,25 @@ def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | 
         if (
             skill
             and problem.skill == skill
-            and f"{problem.path}{os.sep}".startswith(place + os.sep)
+            and f"{problem.path}{os.sep}".startswith(folder + os.sep)
         ):
             return problem
-        if problem.code == "unreadable" and f"{place}{os.sep}".startswith(problem.path + os.sep):
+        if problem.code == "unreadable" and f"{folder}{os.sep}".startswith(problem.path + os.sep):
             closed = problem
     return closed
 
 
-def _key(found: Problem) -> _Key:
+def _key(problem: Problem) -> _Key:
     """Return the identity of a problem: all but its line, which moves when text is added above."""
-    return found.code, found.path, found.message
+    return problem.code, problem.path, problem.message
 
 
 def _missing_from(were: Iterable[Problem], are: Iterable[Problem]) -> Iterator[Problem]:
     """Yield the problems of `are` that are not in `were`, a multiset difference."""
     known = Counter(map(_key, were))
-    for found in are:
-        key = _key(found)
+    for problem in are:
+        key = _key(problem)
         if known[key]:
             known[key] -= 1
         else:
-            yield found
+            yield problem

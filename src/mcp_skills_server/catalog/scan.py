@@ -171,19 +171,19 @@ class Scan:
             if here.path in self.known and self._files.reads == reads:
                 self.unread.add(here.path)
 
-    def _in_grace(self, here: Directory, found: Skill | None) -> Skill | None:
+    def _in_grace(self, here: Directory, skill: Skill | None) -> Skill | None:
         """Return this directory's known skill if it stays for a grace period, or None."""
         old = self.known.get(here.path)
         if self.grace is None or old is None or old.standing is Standing.UNUSABLE:
             return None
-        if found is not None and found.reading.standing >= old.reading.standing:
+        if skill is not None and skill.reading.standing >= old.reading.standing:
             return None
         now = here.files.get(SKILL_MD)
         state: object = None
         if now is not None:
             state = now.signature
-        elif found is not None:
-            state = found.reading.problems
+        elif skill is not None:
+            state = skill.reading.problems
         now, kept = time.monotonic(), self.grace.get(here.path)
         if kept is None or kept.state != state:
             kept = Kept(state, now + QUIET_S)
@@ -262,8 +262,8 @@ class Scan:
             return problem(code, message.format(SKILL_MD), hint=hint)
         for name in here.files if not inside else ():
             if name.lower() == "skill.md":
-                place = self.root.show(join(here.path, name))
-                return problem("skill-md-case", f"the file is named {name}").at(place, "")
+                path = self.root.show(join(here.path, name))
+                return problem("skill-md-case", f"the file is named {name}").at(path, "")
         return None
 
     def _reading(self, here: Directory, manifest: SkillFile, old: Skill | None) -> Reading:
@@ -394,8 +394,8 @@ class Scan:
     # Problems outside of every skill
 
     def _report(self, code: str, message: str, location: str, hint: str | None = None) -> None:
-        found = problem(code, message, hint=hint).at(self.root.show(location), "")
-        self.problems.append((location, found))
+        problem_here = problem(code, message, hint=hint).at(self.root.show(location), "")
+        self.problems.append((location, problem_here))
 
     def _report_outside(self, here: Directory) -> None:
         """Report what is not served outside of skills, and collect links and dot folders."""
@@ -429,16 +429,16 @@ class Scan:
             file, location = here.files[name], join(here.path, name)
             with suppress(OSError):
                 raw = b"" if file.size > self.limits.skill_md else self._files.read(file)
-                found = near_misses.judge(location, raw, beside_skills)
-                if found is not None:
-                    self.problems.append((location, found.at(self.root.show(location), "")))
+                near_miss = near_misses.judge(location, raw, beside_skills)
+                if near_miss is not None:
+                    self.problems.append((location, near_miss.at(self.root.show(location), "")))
 
 
-def unchanged(old: Skill | None, found: Skill) -> Skill:
+def unchanged(old: Skill | None, skill: Skill) -> Skill:
     """Return the known skill of a directory if it equals the one that was found, else that one."""
-    if old is None or (old.path, old.nested) != (found.path, found.nested):
-        return found
-    return old if old.has_same_content(found) else found
+    if old is None or (old.path, old.nested) != (skill.path, skill.nested):
+        return skill
+    return old if old.has_same_content(skill) else skill
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:
@@ -450,11 +450,11 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
 
     document = parse(raw)
     problems = (*document.problems, *check(document, directory))
-    found, body, level = document.frontmatter, document.body, standing(problems)
-    if found is None:
+    frontmatter, body, level = document.frontmatter, document.body, standing(problems)
+    if frontmatter is None:
         return Reading({}, None, level, problems)
     opening = body[:_OPENING].strip()
-    return Reading(found, heading(body), level, problems, headings(body), opening)
+    return Reading(frontmatter, heading(body), level, problems, headings(body), opening)
 
 
 def _unusable(found: Problem) -> Reading:

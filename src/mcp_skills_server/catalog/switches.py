@@ -66,7 +66,7 @@ def switch(root: str, location: str, *, on: bool) -> None:
             if not on:
                 off |= {location}
             if off:
-                text = _HEAD + "".join(f"{each}\n" for each in sorted(off))
+                text = _HEAD + "".join(f"{directory}\n" for directory in sorted(off))
                 replace_file(file, text.encode(), None)
             else:
                 file.unlink(missing_ok=True)

@@ -129,11 +129,11 @@ def grants(options: GrantsOptions, who: str) -> None:
     paths = registry.snapshot.paths(Standing.LENIENT)
     found: list[dict[str, Any]] = []
     for path in paths:
-        why = [(grant, place) for grant, place in given if grant.covers(path)]
+        why = [(grant, where) for grant, where in given if grant.covers(path)]
         if why:
             granted = {"read"}.union(*(grant.may for grant, _ in why))
-            may = [each for each in MAY if each in granted]
-            by = [_reason(grant, path, names, place) for grant, place in why]
+            may = [right for right in MAY if right in granted]
+            by = [_reason(grant, path, names, where) for grant, where in why]
             found.append({"skill": path, "may": may, "grants": by})
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
@@ -141,10 +141,10 @@ def grants(options: GrantsOptions, who: str) -> None:
         say_json({"who": who, "groups": groups, "skills": found, "withheld": withheld})
         return
     rows: list[tuple[str, ...]] = []
-    for each in found:
-        skill, may = str(each["skill"]), ",".join(each["may"])
-        for reason in each["grants"]:
-            whom, patterns = (",".join(reason[each]) for each in ("who", "patterns"))
+    for row in found:
+        skill, may = str(row["skill"]), ",".join(row["may"])
+        for reason in row["grants"]:
+            whom, patterns = (",".join(reason[key]) for key in ("who", "patterns"))
             rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
             skill = may = ""
     if found:
@@ -178,10 +178,10 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
     return known[name].admission.principal
 
 
-def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict[str, Any]:
+def _reason(grant: Grant, path: str, names: Collection[str], where: str) -> dict[str, Any]:
     return {
-        "place": place,
-        "who": [each for each in grant.who if each in names],
+        "place": where,
+        "who": [name for name in grant.who if name in names],
         "patterns": [skill.text for skill in grant.skills if skill.matches(path)],
     }
 
@@ -225,22 +225,22 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     from mcp_skills_server.commands.config_file import oauth_settings
 
     configuration: Configuration | None = context.params["config"]
-    found = None
+    oauth = None
     if "oauth_issuer" in context.params:
-        found = oauth_settings(configuration, context.params)
-    if found is None:
+        oauth = oauth_settings(configuration, context.params)
+    if oauth is None:
         return []
-    place = "default"
+    origin = "default"
     if configuration is not None and configuration.oauth is not None:
-        place = configuration.place("oauth")
+        origin = configuration.place("oauth")
     given = {
         param.name: _origin(param, context)
         for param in command.params
         if context.params[param.name or ""]
     }
     return [
-        _Row(f"oauth.{_key(name)}", given.get(f"oauth_{name}", place), _text(value))
-        for name, value in {**asdict(found), "request_scopes": found.requested_scopes}.items()
+        _Row(f"oauth.{_key(name)}", given.get(f"oauth_{name}", origin), _text(value))
+        for name, value in {**asdict(oauth), "request_scopes": oauth.requested_scopes}.items()
     ]
 
 
@@ -267,7 +267,7 @@ def _text(value: Any, between: str = " ") -> str:
         return f"{value:g}"
     if isinstance(value, tuple):
         return between.join(
-            _without_secrets(str(each)) for each in cast("tuple[object, ...]", value)
+            _without_secrets(str(item)) for item in cast("tuple[object, ...]", value)
         )
     return _without_secrets(str(value))
 

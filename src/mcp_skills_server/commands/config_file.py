@@ -234,12 +234,12 @@ def command_named(name: str) -> click.Command:
 
 def parameters() -> Mapping[str, click.Parameter]:
     """Return the options and arguments that a file can set, by key."""
-    found: dict[str, click.Parameter] = {}
+    params: dict[str, click.Parameter] = {}
     for name in READERS:
         for param in command_named(name).params:
             if traits_of(param).in_file:
-                found.setdefault(key_of(param), param)
-    return found
+                params.setdefault(key_of(param), param)
+    return params
 
 
 def _key(parameter: click.Parameter) -> _Key:
@@ -431,21 +431,21 @@ def parse(raw: bytes, path: str) -> Configuration:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _one_fault(path, line, "this is not UTF-8", "save the file as UTF-8") from None
     except ValueError as error:  # also a number that is too long
-        reason, found = _AT.sub("", str(error)), _AT.search(str(error))
+        reason, match = _AT.sub("", str(error)), _AT.search(str(error))
         line = raw.rstrip().count(b"\n") + 1
-        if found is not None and found[1]:
-            line = int(found[1])
+        if match is not None and match[1]:
+            line = int(match[1])
         what = f"this is not TOML: {reason[:1].lower()}{reason[1:]}"
         raise _one_fault(path, line, what, "write key = value; text is in quotes") from None
     file = os.path.abspath(path)
     reading = _FileReading(lines_of(text), os.path.dirname(file))
-    options = {key: each for key, each in given.items() if key not in _TABLES}
-    known = {key: _key(each) for key, each in parameters().items()}
+    options = {key: value for key, value in given.items() if key not in _TABLES}
+    known = {key: _key(param) for key, param in parameters().items()}
     values = reading.values(options, known)
     tables = {name: reading.tables(name, given[name]) if name in given else [] for name in _TABLES}
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
-        raise ConfigurationError(path, sorted(reading.faults, key=lambda each: each.line))
+        raise ConfigurationError(path, sorted(reading.faults, key=lambda fault: fault.line))
     return _configuration(values, tables, reading.lines, file)
 
 
@@ -453,11 +453,11 @@ def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError
     return ConfigurationError(path, [ConfigurationFault(line, "", what, hint)])
 
 
-def _line(lines: Mapping[_Place, int], place: _Place) -> int:
+def _line(lines: Mapping[_Place, int], key: _Place) -> int:
     """Return the line of a key, or of the nearest table around it; 0 if neither is known."""
-    while place and place not in lines:
-        place = place[:-1]
-    return lines.get(place, 0)
+    while key and key not in lines:
+        key = key[:-1]
+    return lines.get(key, 0)
 
 
 class _FileReading:
@@ -470,23 +470,23 @@ class _FileReading:
 
     def blame(self, place: _Place, what: str, hint: str) -> None:
         """Record a fault."""
-        key = ".".join(each for each in place if isinstance(each, str))
+        key = ".".join(part for part in place if isinstance(part, str))
         self.faults.append(ConfigurationFault(_line(self.lines, place), key, what, hint))
 
     def tables(self, name: str, given: Any) -> list[dict[str, Any]]:
         """Return the values of the tables of this name, and record their faults."""
         table = _TABLES[name]
         is_array = isinstance(given, list) if table.is_array is None else table.is_array
-        found: Any = given if is_array else [given]
-        if not _are_tables(found) or len(found) < table.least:
+        entries: Any = given if is_array else [given]
+        if not _are_tables(entries) or len(entries) < table.least:
             self.blame((name,), f"this is {_in_words(given)}", table.form)
             return []
         out: list[dict[str, Any]] = []
-        for number, each in enumerate(found):
+        for number, entry in enumerate(entries):
             at: _Place = (name, number) if is_array else (name,)
-            out.append(self.values(each, table.keys, at))
+            out.append(self.values(entry, table.keys, at))
             for key, known in table.keys.items():
-                if known.missing and key not in each:
+                if known.missing and key not in entry:
                     self.blame((*at, key), "it is missing", f"write {known.missing}")
         return out
 
@@ -521,9 +521,9 @@ class _FileReading:
             root = source.get("from")
             if root is None:
                 continue
-            if (place := _absolute(root, self._folder)) in seen:
+            if (path := _absolute(root, self._folder)) in seen:
                 self.blame(("source", number, "from"), "this root occurs twice", "name it once")
-            seen.add(place)
+            seen.add(path)
             kind = kind_of(root)
             if "token-env" in source and not root.startswith("mcp+http"):
                 what = "only an MCP server at an address (mcp+https://) is sent a token"
@@ -534,7 +534,7 @@ class _FileReading:
             if "optional" in source and kind.name != "folder":
                 self.blame(("source", number, "optional"), "only a folder can be", "leave it out")
         for number, grant in enumerate(tables["grant"]):
-            skills = [each.text for each in grant.get("skills", ())]
+            skills = [pattern.text for pattern in grant.get("skills", ())]
             if "admin" in grant.get("may", ()) and skills and EVERY_SKILL not in skills:
                 what = "admin is about all skills, and this grant is about some"
                 hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
@@ -570,8 +570,8 @@ def _configuration(
         parameter = known[key]
         values[parameter.name or ""] = _from_here(parameter, value, folder)
     sources: dict[str, SourceRules] = {}
-    for each in tables["source"]:
-        rules = _as_fields(each)
+    for entry in tables["source"]:
+        rules = _as_fields(entry)
         root = _absolute(rules.pop("from"), folder)
         keys = tuple(os.path.join(folder, key) for key in rules.pop("require_signature", ()))
         sources[root] = SourceRules(**rules, require_signature=keys)
@@ -595,7 +595,7 @@ def _configuration(
 
 def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(value, list) and all(
-        isinstance(each, dict) for each in cast("list[Any]", value)
+        isinstance(entry, dict) for entry in cast("list[Any]", value)
     )
 
 
@@ -611,7 +611,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
     """Return a value with its paths made absolute from `folder`."""
     if isinstance(value, tuple):
-        return tuple(_from_here(parameter, each, folder) for each in cast("tuple[Any, ...]", value))
+        return tuple(_from_here(parameter, item, folder) for item in cast("tuple[Any, ...]", value))
     if isinstance(parameter.type, RootType):
         return _absolute(value, folder)
     if isinstance(value, str):

@@ -114,10 +114,10 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
-        found = evaluation.as_json(results)
+        content = evaluation.as_json(results)
         if by_program is not None:
-            found |= {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
-        say_json(found)
+            content |= {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
+        say_json(content)
     elif options.form == "junit":
         say_lines(evaluation.as_junit(results))
     else:
@@ -186,9 +186,9 @@ def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skil
 def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
     """Return the skill that a case is about, by the file's place, the case or the file's name."""
     snapshot = registry.snapshot
-    place = os.path.realpath(file)
+    path = os.path.realpath(file)
     for skill in sorted(snapshot.skills.values(), key=registry.place, reverse=True):  # inner first
-        if place.startswith(registry.place(skill) + os.sep):
+        if path.startswith(registry.place(skill) + os.sep):
             return skill
     for name in filter(None, (named, file.stem)):
         with suppress(RequestError):
@@ -202,8 +202,8 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
 def _say_results(results: Sequence[CaseResult]) -> None:
     rows: list[tuple[str, ...]] = []
     colours: dict[int, str] = {}
-    for skill, found in evaluation.by_skill(results).items():
-        totals = evaluation.summary(found)
+    for skill, own in evaluation.by_skill(results).items():
+        totals = evaluation.summary(own)
         if totals.passed < totals.total:
             colours[len(rows)] = "yellow"
         shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
@@ -249,9 +249,9 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
         return int(not hits)
     rows: list[tuple[str, ...]] = []
     for number, place in enumerate(places, 1):
-        found = "; ".join(f"{name}: {' '.join(each)}" for name, each in place["words"].items())
+        matches = "; ".join(f"{name}: {' '.join(each)}" for name, each in place["words"].items())
         score = "name" if place["score"] is None else f"{place['score']:.2f}"
-        rows.append((str(number), place["path"], score, found))
+        rows.append((str(number), place["path"], score, matches))
     say_table(("PLACE", "SKILL", "SCORE", "WORDS"), rows, empty=f"no skill fits {prompt!r}")
     return int(not hits)
 
@@ -298,8 +298,8 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     names = {part: [offer.name for offer in offers] for part, offers in parts.items()}
     if options.form == "json":
         unasked, loaded = (
-            [each._asdict() | {"tokens": count(each.text)} for each in found]
-            for found in (shown, brought)
+            [each._asdict() | {"tokens": count(each.text)} for each in texts]
+            for texts in (shown, brought)
         )
         say_json(
             {

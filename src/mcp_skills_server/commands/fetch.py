@@ -178,12 +178,12 @@ def _recorded_sources(folder: str, settings: FetchSettings) -> list[tuple[str, F
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
-    if settings.trust.headers and len({each.source for each in known}) > 1:
+    if settings.trust.headers and len({record.source for record in known}) > 1:
         raise UsageError("a token or a header is for one site; give its URL")
-    wanted = [None if each.wanted is None else frozenset(each.wanted) for each in known]
+    wanted = [None if record.wanted is None else frozenset(record.wanted) for record in known]
     return [
-        (each.given, replace(settings, wanted=names))
-        for each, names in zip(known, wanted, strict=True)
+        (record.given, replace(settings, wanted=names))
+        for record, names in zip(known, wanted, strict=True)
     ]
 
 
@@ -280,7 +280,7 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
         "removed": report.pruned,
         "refused": report.refused,
     }
-    done = ", ".join(f"{len(found)} {word}" for word, found in counts.items() if found)
+    done = ", ".join(f"{len(names)} {word}" for word, names in counts.items() if names)
     remark(f"{where}: {done or 'nothing to do'}{size}")
 
 

@@ -80,7 +80,7 @@ class SourceChange(NamedTuple):
 
     def of_kind(self, kind: Kind) -> list[str]:
         """Return the paths of the skills with this kind of change."""
-        return [path for path, found in self.kinds.items() if found == kind]
+        return [path for path, its_kind in self.kinds.items() if its_kind == kind]
 
     def as_json(self) -> dict[str, object]:
         """Return the change as `outdated` prints it."""
@@ -153,14 +153,14 @@ def _compare_with_lock(
         for open_source in _open_sources([*last], options)
     }
     out: list[SourceChange] = []
-    for number, each in enumerate(locked):
-        offer, now = newest[each.given]
-        wanted = {path for path in now.skills if not is_pinned_elsewhere(path, each, locked)}
-        if last[each.given] != number:
-            wanted = now.skills.keys() & each.skills.keys()
+    for number, source in enumerate(locked):
+        offer, now = newest[source.given]
+        wanted = {path for path in now.skills if not is_pinned_elsewhere(path, source, locked)}
+        if last[source.given] != number:
+            wanted = now.skills.keys() & source.skills.keys()
         skills = {path: digest for path, digest in now.skills.items() if path in wanted}
-        kinds = _change_kinds(each.skills, skills)
-        out.append(SourceChange(each, replace(now, skills=skills), offer, kinds))
+        kinds = _change_kinds(source.skills, skills)
+        out.append(SourceChange(source, replace(now, skills=skills), offer, kinds))
     return out
 
 
@@ -238,14 +238,14 @@ def outdated(options: OutdatedOptions) -> int:
     if options.form == "json":
         say_json([each.as_json() for each in moved])
         return int(is_new)
-    for each in moved:
-        if each.kinds:
-            versions = (each.source.revision, each.newest.revision)
+    for change in moved:
+        if change.kinds:
+            versions = (change.source.revision, change.newest.revision)
             before, after = (version.removeprefix("sha256:")[:12] for version in versions)
             move = f" {before} -> {after}" if before != after else ""
-            say(f"{each.source.given}:{move}")
+            say(f"{change.source.given}:{move}")
         for kind in _KINDS:
-            for path in each.of_kind(kind):
+            for path in change.of_kind(kind):
                 say(f"  {kind:8} {path}")
     if not is_new:
         remark(f"nothing is new: the skills match {options.lock}")
@@ -270,14 +270,14 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     out: list[LockedSource] = []
     count = 0
     moved = _compare_with_lock(locked, options)
-    sources = {each.given for each in locked}
+    sources = {source.given for source in locked}
     paths = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
     wanted = {name if name in sources else _path_of(name, paths, options.lock) for name in names}
-    for each in moved:
-        chosen = each.kinds
-        if names and each.source.given not in wanted:
+    for change in moved:
+        chosen = change.kinds
+        if names and change.source.given not in wanted:
             chosen = {path: kind for path, kind in chosen.items() if path in wanted}
-        out += _updated_entries(each, {*chosen})
+        out += _updated_entries(change, {*chosen})
         count += len(chosen)
         for path, kind in chosen.items():
             say(f"{kind:8} {path}")
@@ -291,13 +291,13 @@ def _path_of(name: str, paths: Collection[str], lock: str) -> str:
     """Return the path of the skill of this name or path, or raise UsageError."""
     if name in paths:
         return name
-    found = sorted(path for path in paths if path.endswith(f"/{name}"))
-    if len(found) > 1:
-        raise UsageError(f"{name}: several skills have this name; write {' or '.join(found)}")
-    if not found:
+    matching = sorted(path for path in paths if path.endswith(f"/{name}"))
+    if len(matching) > 1:
+        raise UsageError(f"{name}: several skills have this name; write {' or '.join(matching)}")
+    if not matching:
         hint = "'outdated' shows what is new"
         raise UsageError(f"{name}: {lock} has no such source or skill; {hint}")
-    return found[0]
+    return matching[0]
 
 
 def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource]:
@@ -363,19 +363,19 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
         raise UsageError("diff takes two roots or --lock FILE, not both")
     if options.lock is not None and not pair:
         moved = _compare_with_lock(read_lock(options.lock), options)
-        found = chain.from_iterable(_differences_since(each, options) for each in moved)
+        differences = chain.from_iterable(_differences_since(change, options) for change in moved)
     elif len(pair) == 2:
-        (before,), (after,) = (_open_sources([each], options, commands=pair) for each in pair)
-        found = _between(before, after, before.skills.keys() | after.skills.keys())
+        (before,), (after,) = (_open_sources([source], options, commands=pair) for source in pair)
+        differences = _between(before, after, before.skills.keys() | after.skills.keys())
     else:
         raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
     is_different = False
-    for each in found:
+    for difference in differences:
         is_different = True
-        say(f"{each.path}: {each.kind}")
-        for line in each.important:
+        say(f"{difference.path}: {difference.kind}")
+        for line in difference.important:
             say(f"  {line}")
-        say_lines("\n".join(each.others))
+        say_lines("\n".join(difference.others))
     return int(is_different)
 
 
@@ -397,6 +397,6 @@ def _between(
 ) -> Iterable[Difference]:
     for path in sorted(paths):
         old = before.files(path) if before is not None else None
-        found = compare(path, old, after.files(path))
-        if found is not None:
-            yield found
+        difference = compare(path, old, after.files(path))
+        if difference is not None:
+            yield difference

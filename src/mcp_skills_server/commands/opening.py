@@ -129,7 +129,7 @@ class OpenedRoots:
         self.registry.refresh()
         if self.mirrors is not None:
             self.mirrors.look()  # not before the scan: the former lock would judge the new skills
-        count = sum(len(each.skills) for each in entries.values())
+        count = sum(len(source.skills) for source in entries.values())
         logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
             logger.warning("%s: %s cannot be served", self.lock, path)
@@ -168,7 +168,7 @@ def open_roots(
         refresh_s = options.refresh if isinstance(options, RefreshOptions) else None
         pins = [pin] * len(given)
         if locked is not None:
-            pins = [each.revision or None for each in locked]
+            pins = [source.revision or None for source in locked]
         roots = [
             mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s, _token_of(rule))
             for root, wanted, rule in zip(given, pins, rules, strict=True)
@@ -290,7 +290,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
     roots = given = (*given, *options.optional_root)
     if options.lock is not None:
         locked = locked_roots(options.lock, given)
-        roots = [each.given for each in locked]
+        roots = [source.given for source in locked]
     elif options.frozen:
         raise UsageError("--frozen is for a lock file; give --lock FILE too")
     elif not given:
@@ -327,19 +327,19 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
     def from_here(given: str) -> str:
         return os.path.normpath(os.path.join(os.path.dirname(path), given))
 
-    found = lock.read(Path(path))
-    return tuple(replace(each, given=if_path(from_here, each.given)) for each in found)
+    sources = lock.read(Path(path))
+    return tuple(replace(source, given=if_path(from_here, source.given)) for source in sources)
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
     """Return the lock file's entries for these roots, or all entries if `roots` is empty."""
-    locked = [(if_path(os.path.abspath, each.given), each) for each in read_lock(path)]
+    locked = [(if_path(os.path.abspath, source.given), source) for source in read_lock(path)]
     names = {name for name, _ in locked}
     wanted = {if_path(os.path.abspath, root): root for root in roots}
     for name, root in wanted.items():
         if name not in names:
             raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
-    return [each for name, each in locked if not roots or name in wanted]
+    return [source for name, source in locked if not roots or name in wanted]
 
 
 def if_path(change: Callable[[str], str], root: str) -> str:
@@ -355,15 +355,15 @@ def _assign_entries(
     before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str
 ) -> dict[str, LockedSource]:
     """Assign the new entries to the served folders; a folder whose entry is gone keeps no skill."""
-    after = {folder: replace(each, skills={}) for folder, each in before.items()}
+    after = {folder: replace(source, skills={}) for folder, source in before.items()}
     free = dict(before)
-    for each in sorted(locked, key=lambda each: each not in free.values()):
-        same = [folder for folder, known in free.items() if known.given == each.given]
+    for entry in sorted(locked, key=lambda each: each not in free.values()):
+        same = [folder for folder, known in free.items() if known.given == entry.given]
         if not same:
-            raise UsageError(f"{lock}: {each.given} has a new revision there; restart the server")
-        folder = next((found for found in same if free[found].revision == each.revision), same[0])
+            raise UsageError(f"{lock}: {entry.given} has a new revision there; restart the server")
+        folder = next((name for name in same if free[name].revision == entry.revision), same[0])
         del free[folder]
-        after[folder] = each
+        after[folder] = entry
     return after
 
 
@@ -384,13 +384,13 @@ def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | No
     if folder == "git":
         branches = Branches(roots or [os.getcwd()])
         return ProposalStore(branches.folder, branches.add)
-    place = os.path.realpath(folder)
+    path = os.path.realpath(folder)
     for root in roots:
-        if os.path.commonpath([place, root]) in {place, root}:
+        if os.path.commonpath([path, root]) in {path, root}:
             raise UsageError(
                 f"--proposals {folder}: lies in or around the root {root}; name a folder elsewhere"
             )
-    return ProposalStore(Path(place))
+    return ProposalStore(Path(path))
 
 
 def make_views(registry: Registry, configuration: Configuration | None, *, local: bool) -> Views:

@@ -270,8 +270,8 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
             raise UsageError(str(error)) from None  # several have the name; this has their paths
         names = dict.fromkeys(
             each
-            for path, found in snapshot.skills.items()
-            for each in (identity.name_of(found, snapshot, standing), path)
+            for path, skill in snapshot.skills.items()
+            for each in (identity.name_of(skill, snapshot, standing), path)
         )
         hint = "'list' shows what there is"
         if near := nearest(name, names):
@@ -299,9 +299,9 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     """Return the validated tokens of `--token-file` or `--tokens`; warn if they expire soon."""
     from mcp_skills_server.access.tokens import warn_of_expiry
 
-    found = token_lines_of(file, lines).require_valid()
-    warn_of_expiry(found, time.time())
-    return found
+    tokens = token_lines_of(file, lines).require_valid()
+    warn_of_expiry(tokens, time.time())
+    return tokens
 
 
 def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:

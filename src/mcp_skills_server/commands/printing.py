@@ -153,8 +153,8 @@ def say_json(value: Any) -> None:
         written = json.dumps(value, indent=2)
     if not written.isascii() or "\x7f" in written:
         written = "".join(
-            each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1]
-            for each in written
+            item if item.isprintable() or item == "\n" else json.dumps(item)[1:-1]
+            for item in written
         )
     _echo(written)
 

@@ -166,16 +166,16 @@ class Reloader:
             return None, ()
         params = self._context.params
         lines = token_lines_of(params["token_file"], params["tokens"], again=True)
-        found = lines.merge(self._tokens)
-        if not found and not lines.invalid and not self._tokens:
+        tokens = lines.merge(self._tokens)
+        if not tokens and not lines.invalid and not self._tokens:
             return None, ()
-        if not found or not self._tokens:
+        if not tokens or not self._tokens:
             lines.require_valid()
             raise UsageError("turning tokens on or off takes effect at the next start")
-        warn_of_expiry(found, time.time())
-        if {*self._tokens} == {*found}:
+        warn_of_expiry(tokens, time.time())
+        if {*self._tokens} == {*tokens}:
             return None, lines.invalid
-        return found, lines.invalid
+        return tokens, lines.invalid
 
     def _apply(self, before: click.Context, was: Configuration, now: Configuration) -> None:
         """Apply the live options and the quotas, and log the changes that need a restart."""
@@ -249,10 +249,10 @@ class Reloader:
 
 def _signature(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _without_refresh(configuration: Configuration) -> dict[str, object]:

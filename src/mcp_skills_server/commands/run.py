@@ -196,26 +196,30 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
     skill = named_skill(registry, name)
-    found = registry.digest_over(skill)
+    digest = registry.digest_over(skill)
     if skill.origin is None:
         raise UsageError(f"{skill.path} is in your own folder; its scripts need no approval")
     origin = canonical(skill.origin)
     if not origin:
         raise UsageError(f"{skill.path}: its record of origin cannot be read; fetch it again")
-    if options.digest is not None and options.digest != found:
-        raise UsageError(f"{skill.path} now has the digest {found}; read the skill again")
+    if options.digest is not None and options.digest != digest:
+        raise UsageError(f"{skill.path} now has the digest {digest}; read the skill again")
     file = Path(options.approvals) if options.approvals is not None else default_file()
 
     def changed(known: tuple[Approval, ...]) -> list[Approval]:
-        others = [each for each in known if (each.origin, each.skill) != (origin, skill.path)]
+        others = [
+            approval
+            for approval in known
+            if (approval.origin, approval.skill) != (origin, skill.path)
+        ]
         if options.revoke:
-            return [other for other in others if (other.origin, other.digest) != (origin, found)]
-        return [*others, Approval(origin, skill.path, found, float(int(time.time())))]
+            return [other for other in others if (other.origin, other.digest) != (origin, digest)]
+        return [*others, Approval(origin, skill.path, digest, float(int(time.time())))]
 
     update(file, changed)
     if options.revoke:
         say(f"{skill.path} from {origin}: no longer approved")
         return
-    say(f"{skill.path} from {origin}: approved with the digest {found}")
+    say(f"{skill.path} from {origin}: approved with the digest {digest}")
     for path in dialect.scripts_of(skill):
         say(f"  {path}")

@@ -219,6 +219,6 @@ def _refuse_principals(configuration: Configuration | None) -> None:
     for name, rows in tables.items():
         for number, table in enumerate(rows):
             if not {EVERYBODY, LOCAL}.issuperset(table.who):
-                place = configuration.place(name, number)
+                where = configuration.place(name, number)
                 hint = f'give token-file or [oauth], or write who = ["{EVERYBODY}"]'
-                raise UsageError(f"{place}: {name}.who: no client can prove who it is; {hint}")
+                raise UsageError(f"{where}: {name}.who: no client can prove who it is; {hint}")

@@ -57,8 +57,8 @@ def usage(options: ShowUsageOptions) -> None:
     """
     from mcp_skills_server.telemetry.usage import KEPT_DAYS
 
-    found = _SINCE.fullmatch(options.since)
-    days = int(found[1]) if found else 0
+    match = _SINCE.fullmatch(options.since)
+    days = int(match[1]) if match else 0
     if not 1 <= days <= KEPT_DAYS:
         raise UsageError(f"--since {options.since}: write days, such as 30d, at most {KEPT_DAYS}d")
     store = store_at(options.usage, make=False)
@@ -104,7 +104,7 @@ def _show(report: Report, by: str, *, most: int) -> None:
     ]
     say_table(head, rows, empty="nothing was used")
     if left := report.lines[most:]:
-        unused = sum(each.last is None for each in left)
+        unused = sum(row.last is None for row in left)
         say(f"{len(left):,} more, {unused:,} of them never used; --all prints them")
     if report.searches:
         say(f"searches: {report.searches:,}, of which {report.empty:,} found nothing")

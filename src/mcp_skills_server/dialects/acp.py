@@ -302,7 +302,7 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
     """Append our skills to the agent's own, which win on equal names: the agent uses those."""
     named = [their for their in theirs if isinstance(as_dict(their).get("name"), str)]
-    names = {each["name"] for each in named}
+    names = {command["name"] for command in named}
     return [*named, *(our for our in ours if our["name"] not in names)]
 
 
@@ -333,12 +333,12 @@ def notifications(
 
 def merged_kinds(forms: UpdateForms) -> frozenset[str]:
     """Return the kinds of agent updates after which a merged update is sent to the client."""
-    found = {COMMANDS_UPDATE}
+    kinds = {COMMANDS_UPDATE}
     if forms.nested:
-        found = {SKILLS_UPDATE}
+        kinds = {SKILLS_UPDATE}
     if forms.extension:
-        found.add(EXTENSION_METHOD)
-    return frozenset(found)
+        kinds.add(EXTENSION_METHOD)
+    return frozenset(kinds)
 
 
 def message(method: str, params: Params) -> bytes:

@@ -46,13 +46,13 @@ class CatalogSkill(NamedTuple):
 
 def server_card(endpoint: str, name: str, version: str, versions: Sequence[str]) -> dict[str, Json]:
     """Return the server card of a streamable HTTP endpoint; `versions` are protocol versions."""
-    place = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
-    if not place.replace(".", "").isdecimal():
-        place = ".".join(reversed(place.split(".")))  # reverse DNS
+    host = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
+    if not host.replace(".", "").isdecimal():
+        host = ".".join(reversed(host.split(".")))  # reverse DNS
     remote: dict[str, Json] = {"type": "streamable-http", "url": endpoint}
     return {
         "$schema": _SCHEMA,
-        "name": f"{place}/{name}",
+        "name": f"{host}/{name}",
         "version": version,
         "title": _TITLE,
         "description": "Serves Agent Skills (directories with a SKILL.md) to every MCP host.",
@@ -73,7 +73,7 @@ def catalog(
     if has_card:
         entries.append(_entry(f"{host}:mcp:skills", CARD_MEDIA_TYPE, site + CARD, _TITLE))
     entries.append(_entry(f"{host}:skill:index", f"{_SKILLS_TYPE}+json", site + index, _TITLE))
-    entries += [_skill_entry(site, host, each) for each in islice(skills, MOST_SKILLS)]
+    entries += [_skill_entry(site, host, skill) for skill in islice(skills, MOST_SKILLS)]
     return {"specVersion": "1.0", "host": {"displayName": host}, "entries": entries}
 
 

@@ -40,7 +40,7 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     if skill.standing < LEAST or not shown or withheld:
         return False
     return not chosen or any(
-        fnmatchcase(text, each) for each in chosen for text in (skill.name, skill.path)
+        fnmatchcase(text, pattern) for pattern in chosen for text in (skill.name, skill.path)
     )
 
 
@@ -50,7 +50,7 @@ def free_argument(skill: Skill) -> dict[str, Json] | None:
     Callers use it only if no arguments are declared.
     """
     hint = skill.frontmatter.get("argument-hint")
-    if isinstance(hint, list) and hint and all(isinstance(each, str) for each in hint):
+    if isinstance(hint, list) and hint and all(isinstance(item, str) for item in hint):
         hint = f"[{', '.join(map(str, hint))}]"  # YAML parses a hint in brackets as a list
     if not isinstance(hint, str) or not hint.strip():
         return None
@@ -110,7 +110,7 @@ def load_prompt(skill: Skill, name: str, given: Mapping[str, str]) -> str:
     template syntax in a skill's text could run commands and read files on the user's machine before
     any model sees it. `given` are the user's arguments.
     """
-    known = next((each for each in (name, skill.path) if _PLAIN.fullmatch(each)), None)
+    known = next((text for text in (name, skill.path) if _PLAIN.fullmatch(text)), None)
     if known is None:
         return (
             "This skill has a name that cannot be put into a command. Find it with "
@@ -140,7 +140,7 @@ def prompt_result(
     shown, where = files[:MOST_LINKS], f"they are under {uri(skill.path)}/"
     if not readable:
         shown, where = [], "the skill breaks a rule, so it is not a resource here"
-    lines = [_linked_line(each) for each in shown]
+    lines = [_linked_line(item) for item in shown]
     left = len(files) - len(shown)
     if left:
         lines.append(f"Linked files that are not shown: {left}; {where}.")
@@ -156,14 +156,14 @@ def suggestions(argument: Mapping[str, Json], begun: str) -> list[str]:
 
     Suggestions come from `enum`, `choices`, `examples` and `default`.
     """
-    found: dict[str, None] = {}
+    values: dict[str, None] = {}
     for key in _VALUES:
         value = argument.get(key)
         several = [value]
         if isinstance(value, list):
             several = value
-        found |= dict.fromkeys(each for each in several if isinstance(each, str))
-    return [each for each in found if each and each.casefold().startswith(begun.casefold())]
+        values |= dict.fromkeys(each for each in several if isinstance(each, str))
+    return [each for each in values if each and each.casefold().startswith(begun.casefold())]
 
 
 def changed(

@@ -50,11 +50,11 @@ def descriptor(skill: Skill) -> dict[str, Json]:
     return out
 
 
-def child(name: str, target: str, found: tuple[Skill, str] | None) -> dict[str, Json]:
+def child(name: str, target: str, inside: tuple[Skill, str] | None) -> dict[str, Json]:
     """Return the entry of a directory's child: a SKILL.md, another file, or a directory."""
-    if found is None:
+    if inside is None:
         return {"uri": target, "name": name, "mimeType": DIRECTORY}
-    skill, path = found
+    skill, path = inside
     if path == SKILL_MD:
         return descriptor(skill)
     out: dict[str, Json] = {"uri": target, "name": name}

@@ -203,7 +203,7 @@ def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = params.get(name)
     if value is None:
         return ()
-    if not isinstance(value, list) or not all(type(each) is str for each in cast(list[Any], value)):
+    if not isinstance(value, list) or not all(type(item) is str for item in cast(list[Any], value)):
         raise RequestError(f"{name} must be an array of strings")
     return tuple(cast(list[str], value))
 

@@ -188,10 +188,10 @@ def kind(skill: Skill) -> Kind:
 
 def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
     """Return the artifact of a skill: an archive with this suffix, or SKILL.md if it is empty."""
-    place = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
+    folder = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
     if not suffix:
-        return Artifact(SKILL_MD_KIND, place + SKILL_MD, digest, media.MARKDOWN)
-    return Artifact(ARCHIVE_KIND, f"{place}{name}{suffix}", digest, archive.MEDIA_TYPES[suffix])
+        return Artifact(SKILL_MD_KIND, folder + SKILL_MD, digest, media.MARKDOWN)
+    return Artifact(ARCHIVE_KIND, f"{folder}{name}{suffix}", digest, archive.MEDIA_TYPES[suffix])
 
 
 def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[str, Json]:
@@ -458,9 +458,9 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
 
 def _broken(document: Document, name: str) -> Iterator[str]:
     """Yield the error messages of the rules for name and description."""
-    for found in rules.check(document, name):
-        if found.severity == "error" and found.code.startswith(("name-", "description-")):
-            yield found.message
+    for problem in rules.check(document, name):
+        if problem.severity == "error" and problem.code.startswith(("name-", "description-")):
+            yield problem.message
 
 
 def _no_skill_md(files: Files) -> str:

@@ -103,16 +103,16 @@ def substitute(
     """
     used: set[str] = set()
 
-    def value(found: re.Match[str]) -> str:
-        name = found[2] or ""
+    def value(match: re.Match[str]) -> str:
+        name = match[2] or ""
         while name and name not in typed:
             name = name.rpartition("-")[0]
         if not name:  # Claude Code leaves braces alone
-            return found[0] if found[1] in typed else values.get(found[1], found[0])
-        if found[0].startswith("\\"):
-            return found[0][1:]
+            return match[0] if match[1] in typed else values.get(match[1], match[0])
+        if match[0].startswith("\\"):
+            return match[0][1:]
         used.add(name)
-        return typed[name] + found[2][len(name) :]
+        return typed[name] + match[2][len(name) :]
 
     if not values and not typed:
         return instructions, False
@@ -128,8 +128,8 @@ def replaced(
         RequestError: the result would be longer than the text by more than `MOST_ADDED` characters.
     """
     added = 0
-    for found in placeholder.finditer(text):
-        added += len(value(found)) - len(found[0])
+    for match in placeholder.finditer(text):
+        added += len(value(match)) - len(match[0])
         if added > MOST_ADDED:
             raise RequestError(
                 f"The arguments would make the instructions of skill {clipped(skill)!r} longer by "

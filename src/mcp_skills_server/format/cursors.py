@@ -66,8 +66,8 @@ def start_key(params: Mapping[str, Any], kind: str) -> str | None:
     cursor = params.get("cursor")
     if cursor is None:
         return None
-    found, key = decode(cursor)
-    if found != kind:
+    fields, key = decode(cursor)
+    if fields != kind:
         raise RequestError(f"Invalid cursor: {cursor[:100]!r} belongs to another list")
     return key
 

@@ -13,7 +13,7 @@ _LONGEST: Final = 60
 def excerpt(text: str) -> str:
     """Clip the text to 60 characters on one line, with U+FFFD for what cannot be printed."""
     line = " ".join(text.split())
-    shown = "".join(each if each.isprintable() else "\ufffd" for each in line)
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in line)
     return clipped(shown, _LONGEST)
 
 

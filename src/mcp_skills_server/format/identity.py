@@ -83,8 +83,8 @@ def origin(skill: Skill) -> str | None:
 def shown_origin(given: str) -> str:
     """Return an origin as clients see it: a remote URL, or the last name of a local path."""
     if _ON_DISK.match(given):
-        place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
-        return f"{_last(place)}{''.join(more)}"
+        path, *more = _BEHIND_PLACE.split(given, maxsplit=1)
+        return f"{_last(path)}{''.join(more)}"
     if _ELSEWHERE.match(given):
         return given
     return _last(given)
@@ -97,14 +97,14 @@ def _last(path: str) -> str:
 def title(skill: Skill) -> str | None:
     """Return `title`, `metadata.title` or the first level-1 heading, without hidden characters."""
     given = skill.frontmatter
-    found = (
+    name = (
         fields.text(given.get("title"))
         or fields.text(fields.metadata(given, "title"))
         or skill.reading.heading
     )
-    if found is None:
+    if name is None:
         return None
-    return hidden.strip(found) or None
+    return hidden.strip(name) or None
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:

@@ -78,17 +78,17 @@ def unserved(paths: Iterable[str], *, hidden: bool) -> list[str]:
 
 def _is_served(path: str, skills: set[str], *, hidden: bool) -> bool:
     *folders, name = path.split("/")
-    inside, dotted, place = "" in skills, False, ""
+    inside, dotted, directory = "" in skills, False, ""
     for folder in folders:
         if is_ignored(folder):
             if inside or not is_entered(folder, hidden=hidden):
                 return False
             dotted = True
-        if place:
-            place = f"{place}/{folder}"
+        if directory:
+            directory = f"{directory}/{folder}"
         else:
-            place = folder
-        inside = inside or place in skills
+            directory = folder
+        inside = inside or directory in skills
     return not is_ignored(name) and (inside or not dotted)
 
 

@@ -99,9 +99,9 @@ def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
     if len(content) <= _PIECE:
         yield line, content
         return
-    for number, each in enumerate(content.split("\n"), line):
-        if len(each) <= _PIECE:
-            yield number, each
+    for number, text in enumerate(content.split("\n"), line):
+        if len(text) <= _PIECE:
+            yield number, text
 
 
 def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
@@ -235,20 +235,20 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
     """
     body = "\n" + body[:_HEADINGS_SEARCH]
     fence, comment_end = "", 0
-    for found in _MARKED_LINE.finditer(body):
-        if found.start() < comment_end:
+    for match in _MARKED_LINE.finditer(body):
+        if match.start() < comment_end:
             continue
-        if found[1]:
+        if match[1]:
             if not fence:
-                yield len(found[1]), body[found.end(1) : found.end()].strip()[:_HEADING_LINE]
+                yield len(match[1]), body[match.end(1) : match.end()].strip()[:_HEADING_LINE]
             continue
-        if found[2]:
+        if match[2]:
             if not fence:
-                comment_end = body.find("-->", found.start())
+                comment_end = body.find("-->", match.start())
                 if comment_end < 0:
                     return  # the rest is a comment
             continue
-        line = found[0]
+        line = match[0]
         text = line.strip()
         ticks = _FENCE.match(text)
         if fence:
@@ -257,7 +257,7 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
         elif ticks:
             fence = ticks[0]
         elif _UNDERLINE.match(line):
-            before = body[body.rfind("\n", 0, found.start()) + 1 : found.start()][:_HEADING_LINE]
+            before = body[body.rfind("\n", 0, match.start()) + 1 : match.start()][:_HEADING_LINE]
             if before and not before.startswith(_NO_PARAGRAPH):
                 yield 1 if text[0] == "=" else 2, before
 

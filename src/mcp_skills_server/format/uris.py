@@ -73,7 +73,7 @@ def segments(text: str) -> tuple[str, ...] | None:
 
 def redact(text: str) -> str:
     """Return a text without the users and passwords of URLs in it; only users of ssh stay."""
-    return _USERINFO.sub(lambda found: f"//{found[1]}@" if found[1] else "//", text)
+    return _USERINFO.sub(lambda match: f"//{match[1]}@" if match[1] else "//", text)
 
 
 def bare(url: str) -> str:

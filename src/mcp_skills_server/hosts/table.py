@@ -311,13 +311,13 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
             if place == places[-1] or (base / path).is_file():
                 return base / path
             continue
-        found = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
-        found = [path for path in found if path.is_file()] or found
-        if len(found) > 1:
-            several = f"has several configuration files, such as {found[0]}"
+        folders = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
+        folders = [path for path in folders if path.is_file()] or folders
+        if len(folders) > 1:
+            several = f"has several configuration files, such as {folders[0]}"
             raise UsageError(f"{host.title} {several}; choose one with --config")
-        if found:
-            return found[0]
+        if folders:
+            return folders[0]
     raise UsageError(f"{host.title} has no known file on this system; name it with --config")
 
 

@@ -112,13 +112,13 @@ def drop(text: str, section: str, name: str) -> str:
     _head_of(statements, (section, name))
     closed = text.endswith("\n")
     cuts: list[tuple[int, int]] = []
-    for position, each in enumerate(statements):
-        if each.kind == "table" and each.path[:2] == (section, name):
-            start = each.start
+    for position, statement in enumerate(statements):
+        if statement.kind == "table" and statement.path[:2] == (section, name):
+            start = statement.start
             before = statements[max(position - 1, 0)]
             if before.kind == "nothing" and not text[before.start : before.end].strip():
                 start = before.start
-            ends = [each.end, *(member.end for member in _members(statements, each))]
+            ends = [statement.end, *(member.end for member in _members(statements, statement))]
             cuts.append((start, ends[-1]))
     for start, end in reversed(cuts):
         text = text[:start] + text[end:]
@@ -129,7 +129,7 @@ def drop(text: str, section: str, name: str) -> str:
 
 def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
     """Return the TOML text of a table `[section.name]`."""
-    members = "".join(f"{_key(key)} = {_value(each)}\n" for key, each in value.items())
+    members = "".join(f"{_key(key)} = {_value(item)}\n" for key, item in value.items())
     return f"[{_key(section)}.{_key(name)}]\n{members}"
 
 
@@ -200,15 +200,15 @@ def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statem
 
 def _tail(statement: str) -> str:
     """Return the text that follows the value on its last line: blanks, a comment, a line break."""
-    place = statement.find("#", statement.rstrip().rfind("\n") + 1)
-    while place >= 0:
+    at = statement.find("#", statement.rstrip().rfind("\n") + 1)
+    while at >= 0:
         try:
-            load_toml(statement[:place])
+            load_toml(statement[:at])
         except tomllib.TOMLDecodeError:
-            place = statement.find("#", place + 1)
+            at = statement.find("#", at + 1)
         else:
             break
-    body = statement[:place] if place >= 0 else statement
+    body = statement[:at] if at >= 0 else statement
     return statement[len(body.rstrip()) :]
 
 

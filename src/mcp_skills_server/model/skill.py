@@ -44,7 +44,9 @@ def printable(text: str) -> str:
     """Return the text with control characters escaped, for a terminal or a log."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else f"\\u{{{ord(each):x}}}" for each in text)
+    return "".join(
+        character if character.isprintable() else f"\\u{{{ord(character):x}}}" for character in text
+    )
 
 
 class Problem(NamedTuple):
@@ -84,7 +86,7 @@ class Problem(NamedTuple):
     @property
     def place(self) -> str:
         """The path, with the line and column as far as they are known."""
-        return ":".join(str(each) for each in (self.path, self.line, self.column) if each)
+        return ":".join(str(part) for part in (self.path, self.line, self.column) if part)
 
     def __str__(self) -> str:
         """The problem as one line: place, severity, message, hint and code."""

@@ -70,17 +70,17 @@ def propose(
     if problems:
         fault = f"the skill would not be valid: {'; '.join(problems)}"
         raise RequestError(f"{fault}. Correct this and propose it again")
-    place, over = place_in(root, draft.name), ""
+    folder, over = place_in(root, draft.name), ""
     if skill is not None:
-        place, over = skill.directory, registry.digest_over(skill)
+        folder, over = skill.directory, registry.digest_over(skill)
     made = replace(draft, host=draft.host[:200], root=root.path, removed=removed, base_files=over)
-    made = replace(made, place=os.path.join(root.path, place))
+    made = replace(made, place=os.path.join(root.path, folder))
     return store.add(made, written)
 
 
 def with_proposal(before: Files, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
     """Return the files of a skill with a proposal applied; written files are not executable."""
-    kept = {path: each for path, each in before.items() if path not in removed}
+    kept = {path: file for path, file in before.items() if path not in removed}
     return kept | {path: (raw, False) for path, raw in written.items()}
 
 
@@ -188,9 +188,9 @@ def _root_and_files(
         ask, lines = "give its digest as base", list[str]()
         if draft.base:
             ask = "it has changed since; make your change to its current text"
-        found = compare(skill.path, before, with_proposal(before, written, removed))
-        if found is not None:
-            lines = [*found.others[:_MOST_SHOWN_LINES]]
+        difference = compare(skill.path, before, with_proposal(before, written, removed))
+        if difference is not None:
+            lines = [*difference.others[:_MOST_SHOWN_LINES]]
         fault = f"there is a skill {skill.path} with the digest {current}"
         raise RequestError("\n".join([f"{fault}; {ask}", *lines]))
     return root, before

@@ -70,9 +70,9 @@ def root_of(registry: Registry, proposal: Proposal) -> Root:
 
 def _alike(tried: Skill, name: str, seen: Snapshot) -> list[str]:
     others = [
-        each
-        for path, each in seen.skills.items()
-        if path != name and each.standing > Standing.UNUSABLE
+        skill
+        for path, skill in seen.skills.items()
+        if path != name and skill.standing > Standing.UNUSABLE
     ]
     same = [f"{other.path} has the same name" for other in others if other.name == tried.name]
     near = [overlap for overlap in overlaps(tried, others) if overlap.share >= _ALIKE][:_MOST_ALIKE]

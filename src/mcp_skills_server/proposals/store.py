@@ -58,7 +58,7 @@ class Proposal:
     base: str = ""  # digest of the SKILL.md that it changes; "" for a new skill
     base_files: str = ""  # digest over all files of the skill that it changes
     root: str = ""  # absolute folder of the skill's root
-    place: str = ""  # absolute folder of the skill itself
+    folder: str = ""  # absolute folder of the skill itself
     removed: tuple[str, ...] = ()  # paths of files that it removes
     state: State = "pending"
     reviewer: str = ""  # the principal who decided
@@ -128,16 +128,18 @@ class ProposalStore:
 
     def list(self) -> list[Proposal]:
         """Return all proposals, newest first; skip and log folders without a valid record."""
-        found, names = list[Proposal](), list[str]()
+        proposals, names = list[Proposal](), list[str]()
         with suppress(OSError):
             names = os.listdir(self.folder)
         for name in filter(_ID.fullmatch, names):
             try:
-                found.append(self._read(name))
+                proposals.append(self._read(name))
             except (OSError, ValueError) as error:
                 folder = self.folder / name
                 logger.warning("%s: is not a proposal (%s)", folder, error, extra=REPEATS)
-        return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
+        return sorted(
+            proposals, key=lambda proposal: (proposal.proposed, proposal.id), reverse=True
+        )
 
     def get(self, id_: str) -> Proposal:
         """Return the proposal with this id; raise RequestError if there is none."""
@@ -147,20 +149,20 @@ class ProposalStore:
         raise RequestError(f"there is no proposal {id_[:40]!r}; 'proposals list' shows all")
 
     def _read(self, name: str) -> Proposal:
-        found = decode((self.folder / name / _RECORD).read_bytes())
-        if found.id != name:
+        proposal = decode((self.folder / name / _RECORD).read_bytes())
+        if proposal.id != name:
             raise ValueError("its record has another id")
-        return found
+        return proposal
 
     def files(self, proposal: Proposal, which: str = _FILES) -> dict[str, bytes]:
         """Return the proposed files, or with `BEFORE` the replaced ones, by path in the skill."""
         top = self.folder / proposal.id / which
-        found: dict[str, bytes] = {}
+        files: dict[str, bytes] = {}
         for here, _, names in os.walk(top):
             for name in names:
-                place = Path(here, name)
-                found[place.relative_to(top).as_posix()] = place.read_bytes()
-        return found
+                path = Path(here, name)
+                files[path.relative_to(top).as_posix()] = path.read_bytes()
+        return files
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> Proposal:
         """Write a new proposal atomically, and return it with its id and time.
@@ -192,9 +194,9 @@ class ProposalStore:
 
     def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Store the files that an approval is about to replace, unless that was done before."""
-        place = self.folder / proposal.id / BEFORE
-        if files and not place.exists():
-            write_folder(place, {path: (raw, False) for path, raw in files.items()})
+        folder = self.folder / proposal.id / BEFORE
+        if files and not folder.exists():
+            write_folder(folder, {path: (raw, False) for path, raw in files.items()})
 
     def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
         """Record a decision; return the decided proposal. Enter `locked` first; may be repeated."""
@@ -209,7 +211,7 @@ class ProposalStore:
 
 
 def _check_quota(pending: Sequence[Proposal], principal: str) -> None:
-    if sum(each.principal == principal for each in pending) >= MOST_PER_PRINCIPAL:
+    if sum(proposal.principal == principal for proposal in pending) >= MOST_PER_PRINCIPAL:
         fault = f"{MOST_PER_PRINCIPAL} of your proposals wait for a decision already"
         raise RequestError(f"{fault}; wait until some are decided")
     if len(pending) >= MOST_PENDING:

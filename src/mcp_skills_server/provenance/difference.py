@@ -80,35 +80,35 @@ def _shown(value: object) -> str:
 
 
 def _scripts(old: Files, new: Files) -> Iterator[str]:
-    for each in sorted(new):
-        raw, executable = new[each]
-        if not (each.startswith("scripts/") or executable or raw.startswith(b"#!")):
+    for path in sorted(new):
+        raw, executable = new[path]
+        if not (path.startswith("scripts/") or executable or raw.startswith(b"#!")):
             continue
-        if each not in old:
-            yield f"script new: {each}"
-        elif old[each] != new[each]:
-            yield f"script changed: {each}"
+        if path not in old:
+            yield f"script new: {path}"
+        elif old[path] != new[path]:
+            yield f"script changed: {path}"
 
 
 def _hidden(old: Files, new: Files) -> Iterator[str]:
     """Yield lines for files with more hidden characters than before, which a diff does not show."""
-    for each in sorted(new):
-        was, now = (hidden.count(_text(files.get(each, (b"",))[0]) or "") for files in (old, new))
+    for path in sorted(new):
+        was, now = (hidden.count(_text(files.get(path, (b"",))[0]) or "") for files in (old, new))
         if now > was:
             more = f"{now - was:,} more than before"
-            yield f"hidden text: {each} has {now:,} invisible characters, {more}"
+            yield f"hidden text: {path} has {now:,} invisible characters, {more}"
 
 
 def _links(old: Files, new: Files) -> Iterator[str]:
-    found = sorted(_addresses(new) - _addresses(old))
-    for each in found[:_MOST_SHOWN]:
-        yield f"link new: {each}"
-    if len(found) > _MOST_SHOWN:
-        yield f"and {len(found) - _MOST_SHOWN:,} more links"
+    addresses = sorted(_addresses(new) - _addresses(old))
+    for address in addresses[:_MOST_SHOWN]:
+        yield f"link new: {address}"
+    if len(addresses) > _MOST_SHOWN:
+        yield f"and {len(addresses) - _MOST_SHOWN:,} more links"
 
 
 def _addresses(files: Files) -> set[str]:
-    return {found for raw, _ in files.values() for found in _URL.findall(_text(raw) or "")}
+    return {url for raw, _ in files.values() for url in _URL.findall(_text(raw) or "")}
 
 
 def _files(path: str, old: Files, new: Files) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _common_length(old: list[str], new: list[str]) -> int:
 
 def _renumbered(line: str, by: int) -> str:
     """Return the header of a hunk with `by` added to its line numbers."""
-    return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line)
+    return re.sub(r"(?<=[-+])\d+", lambda match: str(int(match[0]) + by), line)
 
 
 def _text(raw: bytes) -> str | None:

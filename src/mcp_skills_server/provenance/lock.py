@@ -60,13 +60,15 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     version = content.get("version", "missing")
     if version != _VERSION:
         raise ValueError(f"its version is {version}, and this program reads {_VERSION}")
-    found = content.get("source", [])
+    entries = content.get("source", [])
     if unknown := content.keys() - {"version", "source"}:
         raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
-    if not isinstance(found, list):
+    if not isinstance(entries, list):
         raise ValueError("'source' is not a list of tables")
-    out = tuple(_source(number, each) for number, each in enumerate(cast("list[Any]", found), 1))
-    if len({(each.given, each.revision) for each in out}) < len(out):
+    out = tuple(
+        _source(number, entry) for number, entry in enumerate(cast("list[Any]", entries), 1)
+    )
+    if len({(source.given, source.revision) for source in out}) < len(out):
         raise ValueError("a source appears twice with one revision")
     return out
 

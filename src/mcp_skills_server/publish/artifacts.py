@@ -122,7 +122,9 @@ class Artifacts:
         for path in self._kept.keys() - named - self._retired.keys():
             self._spool.delete(self._kept.pop(path)[1].row)
         self._former = {
-            name: each for name, each in self._former.items() if each.artifact.path in self._retired
+            name: entry
+            for name, entry in self._former.items()
+            if entry.artifact.path in self._retired
         }
 
     def _forget(self, now: float) -> None:

@@ -41,11 +41,11 @@ class OutputFolder:
             return None
         place = f"{self.path}/{path}"
         try:
-            found = os.lstat(place)
+            status = os.lstat(place)
         except FileNotFoundError:
             return None
-        if not stat.S_ISREG(found.st_mode):
-            return None if path in self.replaced and stat.S_ISDIR(found.st_mode) else ""
+        if not stat.S_ISREG(status.st_mode):
+            return None if path in self.replaced and stat.S_ISDIR(status.st_mode) else ""
         with open(place, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -60,10 +60,10 @@ class OutputFolder:
         """Tell whether the folders of a path exist; raise UsageError if one is no folder."""
         for folder in [*parent_folders(path)][-2::-1]:  # the outermost first
             try:
-                found = os.lstat(f"{self.path}/{folder}")
+                status = os.lstat(f"{self.path}/{folder}")
             except FileNotFoundError:
                 return False
-            if not stat.S_ISDIR(found.st_mode):
+            if not stat.S_ISDIR(status.st_mode):
                 if folder in self.replaced:
                     return False
                 raise UsageError(f"{self.shown}: {printable(folder)} is not a folder; move it away")

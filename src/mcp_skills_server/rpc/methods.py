@@ -149,11 +149,11 @@ class CatalogueCache:
             skills = [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
             entries: dict[tuple[str, str], SkillVersion] = {}
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
-                found = self._read(skill)
-                problems += [self._placed(problem, skill) for problem in found.problems]
-                if found.manifest is None:
+                reading = self._read(skill)
+                problems += [self._placed(problem, skill) for problem in reading.problems]
+                if reading.manifest is None:
                     continue
-                name, version = found.manifest.name, found.manifest.version.text
+                name, version = reading.manifest.name, reading.manifest.version.text
                 # a later version would replace the built-in one
                 if name == GUIDE_SKILL:
                     taken = f"{GUIDE_SKILL} is the name of the built-in skill"
@@ -162,7 +162,7 @@ class CatalogueCache:
                     taken = f"{name} {version} is also that of another skill"
                     problems.append(self._hidden(skill, taken))
                 else:
-                    entry = SkillVersion(found.manifest, skill.frontmatter, skill)
+                    entry = SkillVersion(reading.manifest, skill.frontmatter, skill)
                     entries[name, version] = entry
             described, fields = guide.described()
             catalogue = Catalogue([SkillVersion(described, fields, None), *entries.values()])
@@ -182,8 +182,8 @@ class CatalogueCache:
                     raise
                 message = f"the file cannot be read ({error.strerror})"
                 return Findings(None, (problem("unreadable", message),))
-        found = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
-        return found
+        reading = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
+        return reading
 
     def _hidden(self, skill: Skill, message: str) -> Problem:
         hint = "give it another name or version; until then the Skills Protocol does not serve it"
@@ -390,12 +390,12 @@ class Methods:
             raise CallError(message, _error_data(name, version))
         if version is None:
             return there[-1]
-        found = next((each for each in there if each.manifest.version.text == version), None)
-        if found is None:
+        versions = next((each for each in there if each.manifest.version.text == version), None)
+        if versions is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
             message = f"{name} has no version {version[:100]!r}; known: {shown}"
             raise CallError(printable(message), _error_data(name, version))
-        return found
+        return versions
 
     async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
         """Return the bytes of a file, or None if the skill has no such file."""
@@ -411,12 +411,12 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     if cursor is None:
         return None
     try:
-        found, key = cursors.decode(cursor)
+        fields, key = cursors.decode(cursor)
     except RequestError:
-        found, key = "", ""
+        fields, key = "", ""
     name, _, text = key.partition(" ")
     version = manifests.parse_version(text)
-    if found != kind or version is None:
+    if fields != kind or version is None:
         hint = "use the next_cursor of an earlier page of the same list"
         raise CallError(f"Invalid cursor {printable(cursor[:100])!r}; {hint}")
     return name, version.key

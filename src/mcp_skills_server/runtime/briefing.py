@@ -164,15 +164,15 @@ class Briefing:
         """Return the URI, or absolute path, of a skill's file, or of its directory for ""."""
         if not self._runtime.settings.absolute_paths:
             return uri(skill.path, path)
-        place = self._registry.place(skill)
-        return f"{place}/{path}" if path else place
+        folder = self._registry.place(skill)
+        return f"{folder}/{path}" if path else folder
 
     def root_dir(self, skill: Skill) -> str:
         """Return the directory of a skill: a local path if the host can use it, else a location."""
         if self._runtime.settings.local_root_dirs and skill.origin is None:
-            place = self._registry.place(skill)
-            if is_utf8(place):  # JSON cannot encode other paths
-                return place
+            folder = self._registry.place(skill)
+            if is_utf8(folder):  # JSON cannot encode other paths
+                return folder
         return self.location(skill, "")
 
     def _current(self) -> tuple[Snapshot, _Texts]:
@@ -266,7 +266,7 @@ def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
 def _fitting(counts: Counter[str], characters: int) -> list[str]:
     """Return the most frequent words whose total length fits, counting ", " after each."""
     kept: list[str] = []
-    for word, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+    for word, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
         if len(word) > 2 and word not in STOP_WORDS:
             characters -= len(word) + 2
             if characters < 0:

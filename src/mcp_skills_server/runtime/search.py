@@ -47,18 +47,18 @@ def fuse(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
     rest = _score(first, scores, weight)
     _score(second, scores, 1.0)
     yield from sorted(((row, -score) for row, score in scores.items()), key=itemgetter(1))
-    yield from (each for each in rest if each[0] not in scores)
+    yield from (hit for hit in rest if hit[0] not in scores)
 
 
 def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> Ranking:
     """Add the scores of the first places, where ties share a place, and return the other rows."""
-    place, before = 0, None
+    total, before = 0, None
     for count, (row, rank) in enumerate(ranking):
         if rank != before:
-            place, before = count, rank
-        if place >= FUSED or count >= _MOST_EQUALS:
+            total, before = count, rank
+        if total >= FUSED or count >= _MOST_EQUALS:
             return chain([(row, rank)], ranking)
-        scores[row] += weight / (_RRF_K + place)
+        scores[row] += weight / (_RRF_K + total)
     return ranking
 
 
@@ -169,8 +169,8 @@ class Search:
             accepted = (hit for hit in index.find(query, semantic) if accept(hit.skill))
             hits = list(islice(accepted, most * _COPY_FACTOR))
         scores = {hit.skill.path: hit.score for hit in hits}
-        found = islice(group_copies(hit.skill for hit in hits), most)
-        return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in found]
+        groups = islice(group_copies(hit.skill for hit in hits), most)
+        return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in groups]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Return up to `limit` accepted skills with names similar to words of `query`."""
@@ -221,10 +221,10 @@ class _Indexed(SearchIndex):
         concepts = self._selective(self.hits(map(Term, meanings)))
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
         if terms and not is_sentence:
-            found = self.ranked(terms)
+            ranked = self.ranked(terms)
             if not by_meaning:
-                return found
-            return fuse(found, iter(by_meaning), _FULL_TEXT_WEIGHT)
+                return ranked
+            return fuse(ranked, iter(by_meaning), _FULL_TEXT_WEIGHT)
         scores: defaultdict[int, float] = defaultdict(float)
         for row, rank in self.ranked(terms, weights=SENTENCE_WEIGHTS):
             scores[row] += rank
@@ -275,7 +275,7 @@ class _Indexed(SearchIndex):
         selective = {term: hits for term, hits in found.items() if 0 < hits <= len(self) // 2}
         chosen: list[Term] = []
         weighed = 0
-        for term, hits in sorted(selective.items(), key=lambda each: (each[1], each[0].word)):
+        for term, hits in sorted(selective.items(), key=lambda pair: (pair[1], pair[0].word)):
             weighed += hits
             if weighed <= most or not chosen:
                 chosen.append(term)

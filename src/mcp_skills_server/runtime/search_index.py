@@ -149,10 +149,10 @@ class SearchIndex:
 
     def _rows_of(self, query: str, *values: object) -> Iterator[Any]:
         """Return the rows of a query, the first column of which is a row of the index."""
-        found, visible = self._db.execute(query, values), self._visible
+        rows, visible = self._db.execute(query, values), self._visible
         if visible is None:
-            return found
-        return (row for row in found if row[0] in visible)
+            return rows
+        return (row for row in rows if row[0] in visible)
 
     def hits(
         self, terms: Iterable[Term], table: Literal["words", "openings"] = "words"

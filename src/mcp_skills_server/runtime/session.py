@@ -230,8 +230,8 @@ class Session(ClosingMixin):
             names = [name_of(skill, snapshot) for skill in near]
             advice = dialect.nothing_fits(names, _common(tags), _common(groups))
             note = "\n".join(filter(None, (advice, note)))
-        found = first_page([hit.skill for hit in hits], entry_bytes)
-        entries = call.runtime.entries(found, snapshot)
+        page = first_page([hit.skill for hit in hits], entry_bytes)
+        entries = call.runtime.entries(page, snapshot)
         for entry, hit in zip(entries, hits, strict=False):
             if hit.copies:
                 entry["also_at"] = [call.runtime.briefing.location(copy) for copy in hit.copies]
@@ -243,9 +243,9 @@ class Session(ClosingMixin):
         notes = [self._news(call)]
         if call.settings.load_dependencies:
             snapshot = call.runtime.skill_set.snapshot
-            skills = [each.skill for each in active.values() if each.loaded in fresh]
-            found, missing = dependencies_of(snapshot, skills)
-            more = [name_of(skill, snapshot) for skill in found if skill.path not in active]
+            skills = [entry.skill for entry in active.values() if entry.loaded in fresh]
+            skills_found, missing = dependencies_of(snapshot, skills)
+            more = [name_of(skill, snapshot) for skill in skills_found if skill.path not in active]
             notes.append(dialect.depends_on(more, missing))
         note = "\n".join(filter(None, notes)) or None
         return self._receipt(active, fresh, client=call.client, note=note)

@@ -82,8 +82,8 @@ class Thesaurus:
             if first and second:
                 return first + second
         for cut in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
-            if found := self._of(word[:cut]) or self._of(word[cut:]):
-                return found
+            if synonyms := self._of(word[:cut]) or self._of(word[cut:]):
+                return synonyms
         return ()
 
 

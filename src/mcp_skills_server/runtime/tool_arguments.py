@@ -77,10 +77,10 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
             text = text.replace(repr(error.instance), shown, 1)
     except RecursionError:
         return f"The arguments are nested too deeply. {tool} takes: {taken}"
-    place = printable(".".join(map(str, error.absolute_path)))[:100]
+    where = printable(".".join(map(str, error.absolute_path)))[:100]
     if len(text) > _MOST_SHOWN:  # jsonschema puts the value first and the reason last
         half = _MOST_SHOWN // 2
         text = f"... {text[-half:]} ({error.validator}: {str(error.validator_value)[:half]})"
-    if place:
-        text = f"Argument {place}: {text}"
+    if where:
+        text = f"Argument {where}: {text}"
     return f"{text}. {tool} takes: {taken}"

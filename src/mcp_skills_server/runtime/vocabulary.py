@@ -116,8 +116,8 @@ class Vocabulary:
         """Return the words with any of these n-grams, by BM25 rank."""
         if not ngrams:
             return []
-        found = self._db.execute(self._sharing, (" OR ".join(f'"{ngram}"' for ngram in ngrams),))
-        return [self._words[row] for (row,) in found]
+        rows = self._db.execute(self._sharing, (" OR ".join(f'"{ngram}"' for ngram in ngrams),))
+        return [self._words[row] for (row,) in rows]
 
     def _ngrams(self, word: str) -> list[str]:
         """Return the n-grams of a word, padded with "0" at both ends."""

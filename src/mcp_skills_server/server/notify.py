@@ -284,9 +284,9 @@ class Notifier:
 
         def tell() -> None:
             now = client.permissions = self._permissions(principal)
-            for each in before:
-                if each is not None and now is not None and each != now:
-                    client.queue.put(self._between(each, now))
+            for stream in before:
+                if stream is not None and now is not None and stream != now:
+                    client.queue.put(self._between(stream, now))
 
         return tell
 

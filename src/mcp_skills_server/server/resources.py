@@ -53,10 +53,10 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
     target = str(params["uri"])
     if is_view(settings, target):
         return dialect.contents([apps.content(target, _app())], settings.ttl_ms)
-    found = uris.find(view.snapshot, target, settings.least)
-    if found is None:
+    target_file = uris.find(view.snapshot, target, settings.least)
+    if target_file is None:
         raise NotServedError(target)
-    skill, path = found
+    skill, path = target_file
     async with limit_large_answers(skill.files[path].size, caller.quota_owner):
         raw = await view.read(skill, path)
         return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)
@@ -121,9 +121,9 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
         named = skill.name.startswith(begun)
         if named or directory.startswith(begun[: len(directory)]):
             for file_path in skill.files:
-                each = uri(path, file_path).removeprefix(SCHEME)
-                if named or each.startswith(begun):
-                    yield each
+                completed = uri(path, file_path).removeprefix(SCHEME)
+                if named or completed.startswith(begun):
+                    yield completed
 
 
 def canonical(view: View, settings: Settings, target: str) -> str | None:

@@ -102,16 +102,16 @@ class Records:
 
     def _keys(self, name: str, group: str | None) -> tuple[str, list[str]]:
         member, owner = hashed(name), hashed(group or "")
-        keys = [self._link.key(self._kind, each) for each in (member, f"of:{owner}", "all")]
+        keys = [self._link.key(self._kind, scope) for scope in (member, f"of:{owner}", "all")]
         return member, keys
 
     async def read(self, name: str, group: str | None) -> str | None:
         """Return the text of a record and renew its expiry; None if missing or malformed."""
         member, keys = self._keys(name, group)
         given = [MOST_BYTES, self._ttl_ms, member]
-        found = await self._link.run(f"reading a {self._kind}", _READ, keys, given)
+        record = await self._link.run(f"reading a {self._kind}", _READ, keys, given)
         with suppress(UnicodeDecodeError):
-            return found.decode() if isinstance(found, bytes) else None
+            return record.decode() if isinstance(record, bytes) else None
         return None
 
     async def write(
@@ -144,8 +144,8 @@ class Records:
         before = ""
         if replaces is not None:
             before = hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
-        place = self._link.key(self._kind, "")
-        given = [raw, before, self._ttl_ms, member, place, share, WHOLE]
+        key = self._link.key(self._kind, "")
+        given = [raw, before, self._ttl_ms, member, key, share, WHOLE]
         done = await self._link.run(f"writing a {self._kind}", _WRITE, keys, given)
         if done == b"changed":
             text = "was changed through another replica meanwhile; call again"

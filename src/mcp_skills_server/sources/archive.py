@@ -63,13 +63,13 @@ class Archive(Source):
         yield plan
 
     def _resolve(self) -> Revision:
-        found = os.stat(self.origin)
+        status = os.stat(self.origin)
         if self.settings.output is None:
             make_own(self.place)  # a cleaner of old temporary files may have removed it
         raw = None
-        if signature(found) != self._seen:
+        if signature(status) != self._seen:
             raw = self._read()
-            self._seen, self._digest = signature(found), hashlib.sha256(raw).hexdigest()
+            self._seen, self._digest = signature(status), hashlib.sha256(raw).hexdigest()
         return Revision(self._digest, _CHECK_S, raw)
 
     def _read(self) -> bytes:
@@ -91,9 +91,9 @@ class Archive(Source):
         # Only warn: an archive of a repository has such files, and is not signed as a whole.
         warnings = (f"left out what is never served: {summarize(left_out)}",) if left_out else ()
         units: list[Unit] = []
-        for place, found in skills.items():
-            name = place or root_name(found, [Path(self.origin).name.partition(".")[0]]) or "skill"
-            units.append(Unit("", name, (name,), item=found))
+        for folder, skill in skills.items():
+            name = folder or root_name(skill, [Path(self.origin).name.partition(".")[0]]) or "skill"
+            units.append(Unit("", name, (name,), item=skill))
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         return Plan(units, fetching(self._fetch), index, is_atomic=True, is_one=True)
 

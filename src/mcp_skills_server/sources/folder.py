@@ -150,13 +150,13 @@ class FetchedFolder:
         record = read_record(self.directory, name) if recorded is None else recorded.get(name)
         if record is None:
             return SkillState.FOREIGN, None
-        found = _tree(place)
-        if found is None:
+        tree = _tree(place)
+        if tree is None:
             return SkillState.EDITED, record
-        stats = {path: signature(status) for path, status in found.items()}
+        stats = {path: signature(status) for path, status in tree.items()}
         if record.stats and stats == record.stats:
             return SkillState.KEPT, record
-        digests = {path: _file_digest(f"{place}/{path}") for path in found}
+        digests = {path: _file_digest(f"{place}/{path}") for path in tree}
         for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
             if known is not None and _same(digests, known):
                 return state, record
@@ -179,12 +179,12 @@ class FetchedFolder:
         if names is None:
             names = {*os.listdir(self.directory)} - {STATE_DIR}
         statuses: list[os.stat_result] = []
-        for place in (f"{self.directory}/{name}" for name in outermost(names)):
-            if os.path.lexists(place):
-                found = _tree(place)
-                if not found:  # empty, or no folder
+        for path in (f"{self.directory}/{name}" for name in outermost(names)):
+            if os.path.lexists(path):
+                tree = _tree(path)
+                if not tree:  # empty, or no folder
                     return None
-                statuses += found.values()
+                statuses += tree.values()
         changed = max((max(it.st_mtime_ns, it.st_ctime_ns) for it in statuses), default=0)
         return Extent(len(statuses), sum(it.st_size for it in statuses), changed)
 
@@ -253,10 +253,10 @@ class FetchedFolder:
         sync_path(self._records)
         attempt(self._swap)
         sync_path(self.directory)
-        for each in staged:
+        for unit in staged:
             # otherwise nothing of it is left on the stage
-            if each.name in failed or each.state is not SkillState.ABSENT:
-                self._discard(each.name)
+            if unit.name in failed or unit.state is not SkillState.ABSENT:
+                self._discard(unit.name)
         return failed
 
     def _check_still(self, staged: Staged) -> None:
@@ -265,21 +265,21 @@ class FetchedFolder:
 
     def _swap(self, staged: Staged) -> None:
         """Rename a staged skill into place, and its predecessor to the stage, until `_discard`."""
-        place = f"{self.directory}/{staged.name}"
+        path = f"{self.directory}/{staged.name}"
         old = f"{self._stage}/{_OLD}{record_key(staged.name)}"
         occupied = staged.state is not SkillState.ABSENT
         self._changed.add(staged.name)
         if occupied:
-            os.rename(place, old)
+            os.rename(path, old)
         elif "/" in staged.name:
-            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            if os.path.lexists(place):  # rename would replace an empty directory
-                raise ConflictError(f"{printable(place)} appeared meanwhile")
-            os.rename(staged.tree, place)
+            if os.path.lexists(path):  # rename would replace an empty directory
+                raise ConflictError(f"{printable(path)} appeared meanwhile")
+            os.rename(staged.tree, path)
         except BaseException:
-            if occupied and not os.path.lexists(place):
-                os.rename(old, place)
+            if occupied and not os.path.lexists(path):
+                os.rename(old, path)
             raise
 
     def _discard(self, name: str) -> None:
@@ -338,14 +338,14 @@ class FetchedFolder:
 
     def _make(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        for each in (self._stage.parent, self._stage, self._records, self._indexes):
+        for folder in (self._stage.parent, self._stage, self._records, self._indexes):
             with suppress(FileExistsError):
-                each.mkdir()
-            if not stat.S_ISDIR(os.lstat(each).st_mode):
-                raise UsageError(f"{printable(str(each))} is no folder; move it away")
-        for each in (self._records, self._indexes):
+                folder.mkdir()
+            if not stat.S_ISDIR(os.lstat(folder).st_mode):
+                raise UsageError(f"{printable(str(folder))} is no folder; move it away")
+        for folder in (self._records, self._indexes):
             with suppress(OSError):  # some file systems have no modes
-                os.chmod(each, 0o700)  # a URL may hold a secret
+                os.chmod(folder, 0o700)  # a URL may hold a secret
 
     def _recover(self) -> None:
         """Roll back what a killed process left."""
@@ -356,14 +356,14 @@ class FetchedFolder:
                 record_key(read_record.name): read_record.name
                 for read_record in read_records(self.directory)
             }
-        for each in left:
-            key = each.name.removeprefix(_OLD)
+        for entry in left:
+            key = entry.name.removeprefix(_OLD)
             target = self.directory / names.get(key, key)
-            if each.name.startswith(_OLD) and not os.path.lexists(target):
+            if entry.name.startswith(_OLD) and not os.path.lexists(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                os.rename(each, target)
+                os.rename(entry, target)
             else:
-                self._clear(each)
+                self._clear(entry)
 
     def _record_path(self, name: str) -> str:
         return f"{self._records}/{record_key(name)}.json"
@@ -391,10 +391,10 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
         raise ConflictError("it was edited there, and stays; --force replaces it")
 
 
-def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    if any(found.get(path) != digest for path, digest in known.items()):
+def _same(tree: Mapping[str, str], known: Mapping[str, str]) -> bool:
+    if any(tree.get(path) != digest for path, digest in known.items()):
         return False
-    return all(_BY_PRODUCTS & {*path.split("/")} for path in found.keys() - known.keys())
+    return all(_BY_PRODUCTS & {*path.split("/")} for path in tree.keys() - known.keys())
 
 
 # Trees of files

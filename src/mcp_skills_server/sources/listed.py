@@ -54,8 +54,8 @@ class ListedSource(Source):
         self.warnings: tuple[str, ...] = ()
         # of what is not for display only a hash is in the folder's name
         asked = given if origin else ""
-        place = settings.output or CacheFolder(settings.cache, "listed", origin or given, asked)
-        super().__init__(origin or given, place, settings)
+        folder = settings.output or CacheFolder(settings.cache, "listed", origin or given, asked)
+        super().__init__(origin or given, folder, settings)
 
     async def entries(self) -> Sequence[Entry]:
         """Return the skills that the source has now."""

@@ -131,7 +131,7 @@ class Follower:
     def has_copy(self) -> bool:
         """True if there are skills, fetched now or before."""
         try:
-            return any(not each.name.startswith(".") for each in self.path.iterdir())
+            return any(not entry.name.startswith(".") for entry in self.path.iterdir())
         except OSError:
             return False
 
@@ -258,7 +258,7 @@ class Follower:
             raise
         if source is not self.source:
             return False
-        is_whole = all(each.fault == "publisher" for each in report.refused)
+        is_whole = all(refusal.fault == "publisher" for refusal in report.refused)
         self._is_complete = report.is_complete
         self._lines, self._problems = report.lines(source.origin), report.problems(source.origin)
         now = revision.digest if is_whole else ""
@@ -300,8 +300,8 @@ class Follower:
         self._hand_over(revision, problems, {*self.source.changed})
         if self.note is None:
             for problem in problems:
-                place = problem.path.removeprefix(self.source.origin).strip("/")
-                lines += (f"{place}: {problem.message}" if place else problem.message,)
+                path = problem.path.removeprefix(self.source.origin).strip("/")
+                lines += (f"{path}: {problem.message}" if path else problem.message,)
         if self._reported != lines:
             self._reported = lines
             for line in lines:
@@ -440,9 +440,9 @@ class Mirrors:
 
         async def fetch(source: Source) -> None:
             report = await reconcile(source, await source.resolve())
-            for each in report.refused:
-                if each.fault != "publisher":
-                    raise UnreachableError(str(each))
+            for refusal in report.refused:
+                if refusal.fault != "publisher":
+                    raise UnreachableError(str(refusal))
 
         fetched: list[tuple[Follower, Source]] = []
         for follower in self.followers:

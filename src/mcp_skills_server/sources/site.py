@@ -87,10 +87,10 @@ class Site(Source):
         self._places = wellknown.candidates(given)
         # A pinned copy has its own folder: it is fetched once, and stays even if the site goes.
         origin = bare(given)
-        place = settings.output or CacheFolder(
+        folder = settings.output or CacheFolder(
             settings.cache, "sites", origin, given, settings.pin or ""
         )
-        super().__init__(origin, place, settings)
+        super().__init__(origin, folder, settings)
         self.key = self._places[0]
 
     async def resolve(self, *, anew: bool = False) -> Revision:
@@ -101,12 +101,12 @@ class Site(Source):
         elif self.settings.pin is not None:
             known = None  # the site had another index before, which must not be revalidated
         try:
-            found = await self.find(known, anew=anew)
+            index = await self.find(known, anew=anew)
         except IndexRefusedError as error:
             if self.settings.output is not None:
                 raise
             raise UnacceptableError(str(error)) from None
-        return Revision(_digest(found.record), found.next_check_s, found)
+        return Revision(_digest(index.record), index.next_check_s, index)
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
@@ -169,21 +169,21 @@ class Site(Source):
     async def _ask(self, downloader: Downloader, known: IndexRecord | None) -> IndexRecord:
         """Request the index at each candidate URL until one has it."""
         missing: list[AbsentError] = []
-        for place in self._places:
+        for url in self._places:
             held: IndexRecord | None = None
             validators: Mapping[str, str] = {}
-            if known is not None and known.asked == place and known.body:
+            if known is not None and known.asked == url and known.body:
                 held, validators = known, known.validators
             try:
                 answer = await downloader.get(
-                    place, MOST_INDEX_BYTES, accept="application/json", validators=validators
+                    url, MOST_INDEX_BYTES, accept="application/json", validators=validators
                 )
                 if answer.is_html:
-                    raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
+                    raise AbsentError(f"{shown(url)} is a web page (HTML) and no index")
             except AbsentError as error:
                 missing.append(error)
                 continue
-            return self._record(place, answer, held)
+            return self._record(url, answer, held)
         if len(missing) == 1:
             raise missing[0]
         hint = ""
@@ -191,7 +191,7 @@ class Site(Source):
             hint = f"; if this is a repository, write git+{shown(self._given)}"
         raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
 
-    def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
+    def _record(self, url: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
         headers, now = answer.headers, time.time()
         fresh = fresh_s(headers, now)
         if answer.status == 304 and held is not None:
@@ -201,7 +201,7 @@ class Site(Source):
             raise IndexRefusedError(f"the index came compressed ({answer.encoding}) unasked")
         body = answer.body.decode("utf-8", "surrogateescape")
         return IndexRecord(
-            self._places[0], self._given, place, answer.url, body, _validators(answer), now, fresh
+            self._places[0], self._given, url, answer.url, body, _validators(answer), now, fresh
         )
 
     # The skills
@@ -254,8 +254,8 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Si
     """
     # WK-50
     nowhere = SourceSettings(Path(), fetch=settings or FetchSettings(), output=Path())
-    found = await Site(url, nowhere).find(None)
-    return found.record.url, found.index
+    index = await Site(url, nowhere).find(None)
+    return index.record.url, index.index
 
 
 async def refresh(

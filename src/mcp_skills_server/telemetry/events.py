@@ -63,11 +63,11 @@ http_carrier: Final[ContextVar[Carrier]] = ContextVar("http_carrier")
 
 def carrier_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier:
     """Return the trace context of HTTP headers, whose names must be in lower case."""
-    found: dict[str, str] = {}
+    carrier: dict[str, str] = {}
     for name, value in headers:
         if name in _CARRIED:
-            found[name.decode("latin-1")] = value.decode("latin-1")
-    return _carrier(found)
+            carrier[name.decode("latin-1")] = value.decode("latin-1")
+    return _carrier(carrier)
 
 
 def trace_of(
@@ -97,8 +97,8 @@ def trace_of(
     return Trace(message, http, id_text, target, version)
 
 
-def _carrier(found: Mapping[str, Any]) -> Carrier:
-    parent, state = found.get(_PARENT), found.get(_STATE)
+def _carrier(fields: Mapping[str, Any]) -> Carrier:
+    parent, state = fields.get(_PARENT), fields.get(_STATE)
     if not isinstance(parent, str) or len(parent) > _LONGEST:
         return {}
     if not isinstance(state, str) or len(state) > _LONGEST:

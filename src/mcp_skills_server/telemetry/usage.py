@@ -190,7 +190,7 @@ class UsageStore:
         Raises:
             sqlite3.Error: nothing was stored.
         """
-        rows = [(*count, *found) for count, found in batch.counts.items()]
+        rows = [(*count, *key) for count, key in batch.counts.items()]
         now = self._now()
         gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
         came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
@@ -231,7 +231,9 @@ class UsageStore:
             connection.execute("BEGIN")
             used = connection.execute(_USED.format(by=by, period=_PERIOD), chosen).fetchall()
             daily = connection.execute(_BY_DAY.format(by=by, period=_PERIOD), chosen).fetchall()
-            found, empty = connection.execute(_SEARCHES.format(period=_PERIOD), chosen).fetchone()
+            answered, empty = connection.execute(
+                _SEARCHES.format(period=_PERIOD), chosen
+            ).fetchone()
             served: list[tuple[str]] = []
             labels: dict[str, str] = {}
             if by == "skill":
@@ -247,9 +249,9 @@ class UsageStore:
         for name, *counts in used:
             by_day, label = tuple(spread[name]), labels.get(name, "")
             lines.append(UsageRow(name, *counts, days=by_day, label=label))
-        lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
+        lines.sort(key=lambda line: (-(line.loads + line.reads + line.runs), line.name))
         lines += [UsageRow(name, days=(0,) * days) for (name,) in served if name not in spread]
-        return Report(tuple(lines), found + empty, empty, tuple(questions))
+        return Report(tuple(lines), answered + empty, empty, tuple(questions))
 
     def recently_loaded(
         self, most: int = 50, days: int = 30, roots: Sequence[str] | None = None

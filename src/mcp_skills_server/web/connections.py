@@ -147,9 +147,9 @@ class Slots:
         held = Counter(each.owner for each in self._taken)
         for state in State:
             first: dict[str, Slot] = {}
-            for each in self._taken:
-                if each.state is state:
-                    first.setdefault(each.owner, each)
+            for slot in self._taken:
+                if slot.state is state:
+                    first.setdefault(slot.owner, slot)
             able = [*first]
             if state is State.BUSY:
                 least = max(self.limit // 2, held[newcomer] + 1)

@@ -371,10 +371,10 @@ def _byte_range(header: str, size: int) -> tuple[int, int] | None:
     A range outside the resource has a length of 0 or less. Ignored are several ranges, and units
     other than bytes (RFC 9110 14.2).
     """
-    found = _RANGE.fullmatch(header)
-    if found is None:
+    match = _RANGE.fullmatch(header)
+    if match is None:
         return None
-    first, last, suffix = found.groups()
+    first, last, suffix = match.groups()
     if suffix is not None:
         length = min(int(suffix), size)
         return size - length, length

@@ -102,8 +102,8 @@ def host_name(header: str) -> str | None:
     """Return the name in a Host header, in lower case without port; None for a malformed one."""
     # Not urlsplit: it also finds a host in `evil@localhost` and in `localhost/evil`, and raises
     # ValueError for others.
-    found = _HOST.fullmatch(header)
-    return (found[1] or found[2]).lower() if found else None
+    match = _HOST.fullmatch(header)
+    return (match[1] or match[2]).lower() if match else None
 
 
 def _origin(given: str) -> str:

@@ -102,9 +102,9 @@ class WebhookEndpoint(Part):
 def _is_known(request: Request, secret: bytes, code: str) -> bool:
     """Return whether a header proves the secret. Compares in constant time."""
     proofs = [(header, (prefix + code).encode()) for header, prefix in _SIGNED]
-    found = [
+    addresses = [
         hmac.compare_digest(value.encode("utf-8", "surrogateescape"), proof)
         for header, proof in (*proofs, (_TOKEN, secret))
         for value in request.headers.getlist(header)
     ]
-    return any(found)
+    return any(addresses)

@@ -76,9 +76,11 @@ def load_result(
     elif bodies:
         lines += [_with_files(each) for each in shown.values()]
     elif fresh:
-        for each in fresh:
-            if each.problems:
-                words = f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"
+        for skill in fresh:
+            if skill.problems:
+                words = (
+                    f"The skill {one_line(skill.name)} has problems: {'; '.join(skill.problems)}"
+                )
                 lines.append(contained(words))
         lines.append("Their instructions are at the top from now on.")
     return noted(lines, structure, note, "\n\n")
@@ -111,7 +113,7 @@ def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
             f"{', '.join(more)}."
         )
     if missing:
-        names = ", ".join(printable(each)[:100] for each in missing[:20])
+        names = ", ".join(printable(name)[:100] for name in missing[:20])
         words.append(f"They name unknown skills: {names}.")
     return " ".join(words) or None
 
@@ -280,21 +282,21 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
         return list(fresh)
     most = max_min_limit((len(each.instructions) for each in fresh), budget)
     out: list[Loaded] = []
-    for each in fresh:
-        whole = each.instructions
+    for skill in fresh:
+        whole = skill.instructions
         kept, position = paragraphs(whole, most)
         if position < len(whole):
-            line = each.line + whole.count("\n", 0, position)
+            line = skill.line + whole.count("\n", 0, position)
             begun = position - whole.rfind("\n", 0, position)
             within = ""
             if begun > 1:
                 within = f", start_character={begun}"
             kept += (
                 f"\n\n[The first {len(kept)} of {len(whole)} characters. Before you follow them, "
-                f'read on: call {READ} with skill="{each.name}", path="{SKILL_MD}", '
+                f'read on: call {READ} with skill="{skill.name}", path="{SKILL_MD}", '
                 f"start_line={line}{within}.]"
             )
-        out.append(each._replace(instructions=kept))
+        out.append(skill._replace(instructions=kept))
     return out
 
 
@@ -381,11 +383,11 @@ def listing(
     said = _without_repeats(entries)
     most = max_min_limit(map(len, said), characters)
     shown = [
-        {**each, "description": clipped(description, most)}
-        for each, description in zip(entries, said, strict=True)
+        {**offer, "description": clipped(description, most)}
+        for offer, description in zip(entries, said, strict=True)
     ]
     structure: dict[str, Json] = {"skills": [*shown]}
-    lines = [_listed(each) for each in shown] or ["No skill matches."]
+    lines = [_listed(offer) for offer in shown] or ["No skill matches."]
     if next_after is not None:
         structure["next_after"] = next_after
         lines.append(f'There are more: call {LIST} with after="{next_after}".')
@@ -445,7 +447,7 @@ def _listed(shown: Mapping[str, Json]) -> str:
         text += f" [from {shown['origin']}]"
     text += f": {one_line(str(shown['description']))}"
     for key, words, between in (("also_at", "also at", ", "), ("problems", "has problems:", "; ")):
-        found = shown.get(key)
-        if isinstance(found, list):
-            text += f" [{words} {between.join(map(str, found))}]"
+        description = shown.get(key)
+        if isinstance(description, list):
+            text += f" [{words} {between.join(map(str, description))}]"
     return contained(text)

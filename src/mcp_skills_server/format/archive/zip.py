@@ -95,44 +95,44 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
             "the archive is damaged, or there are bytes before or between its members"
         )
     members: list[_Member] = []
-    place = start
-    while place < at:
+    offset = start
+    while offset < at:
         tree.count()
-        if at - place < _CENTRAL_HEAD.size or raw[place : place + 4] != _CENTRAL:
+        if at - offset < _CENTRAL_HEAD.size or raw[offset : offset + 4] != _CENTRAL:
             raise ArchiveRefusedError("the archive is damaged: its directory cannot be read")
-        head = _CENTRAL_HEAD.unpack_from(raw, place)
+        head = _CENTRAL_HEAD.unpack_from(raw, offset)
         made, flags, method, crc, packed, full, name_size = head[1], *head[3:5], *head[7:11]
-        place += _CENTRAL_HEAD.size
+        offset += _CENTRAL_HEAD.size
         system, attributes = made >> 8, head[15]
         mode = attributes >> 16
         # The symlink bits count on every system, other mode bits on Unix and macOS alone.
         if not (system in {_UNIX, _DARWIN} or stat.S_ISLNK(mode)):
             mode = 0
         member = _Member(
-            raw[place : place + name_size], flags, method, crc, packed, full, mode, head[16]
+            raw[offset : offset + name_size], flags, method, crc, packed, full, mode, head[16]
         )
         _check_member(member)
         members.append(member)
-        place += name_size + head[11] + head[12]
-    if place != at or len(members) != count:
+        offset += name_size + head[11] + head[12]
+    if offset != at or len(members) != count:
         raise ArchiveRefusedError("the archive is damaged: the size of its directory is wrong")
     return start, members
 
 
 def _end_record(raw: bytes) -> int:
     """Return the offset of the only end record whose comment ends with the archive."""
-    found: list[int] = []
+    offsets: list[int] = []
     at = len(raw)
     while (at := raw.rfind(END, max(0, len(raw) - _END_RECORD.size - 0xFFFF), at)) >= 0:
         if len(raw) - at >= _END_RECORD.size and at + _END_RECORD.size + _END_RECORD.unpack_from(
             raw, at
         )[7] == len(raw):
-            found.append(at)
-    if not found:
+            offsets.append(at)
+    if not offsets:
         raise ArchiveRefusedError("the archive is truncated, or data follows its end")
-    if len(found) > 1:
+    if len(offsets) > 1:
         raise ArchiveRefusedError("the archive has two end records")
-    return found[0]
+    return offsets[0]
 
 
 def _check_member(member: _Member) -> None:
@@ -150,7 +150,7 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
     """Return (begin, end) of each member's content, after checking for gaps and overlaps."""
     out: dict[int, tuple[int, int]] = {}
     reached = 0
-    for position, member in sorted(enumerate(members), key=lambda each: each[1].offset):
+    for position, member in sorted(enumerate(members), key=lambda pair: pair[1].offset):
         if member.offset < reached:
             raise ArchiveRefusedError(f"{member.shown} overlaps another member")
         if member.offset > reached:

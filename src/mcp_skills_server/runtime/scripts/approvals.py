@@ -65,12 +65,12 @@ def read(path: Path) -> tuple[Approval, ...]:
             raise ValueError(content["version"])
         return tuple(
             Approval(
-                str(each["origin"]),
-                str(each["skill"]),
-                str(each["digest"]),
-                _epoch_seconds(each["approved_at"]),
+                str(entry["origin"]),
+                str(entry["skill"]),
+                str(entry["digest"]),
+                _epoch_seconds(entry["approved_at"]),
             )
-            for each in content["approvals"]
+            for entry in content["approvals"]
         )
     except (ValueError, KeyError, TypeError):
         problem = "this is not an approvals file; give another --approvals"
@@ -102,7 +102,7 @@ def update(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):
-            approvals = [asdict(each) for each in edit(read(path))]
+            approvals = [asdict(approval) for approval in edit(read(path))]
             text = json.dumps({"version": 1, "approvals": approvals}, indent=1)
             replace_file(path, text.encode(), 0o600)
     except Timeout:

@@ -38,8 +38,8 @@ def checked_args(args: Sequence[str]) -> tuple[str, ...]:
     if len(args) > _MAX_ARGS:
         most = f"at most {_MAX_ARGS} are passed on"
         raise RequestError(f"args has {len(args)} elements, and {most}; put them in a file")
-    for number, each in enumerate(args):
-        if len(checked_text(each, f"args[{number}]").encode()) > _MAX_ARG_BYTES:
+    for number, argument in enumerate(args):
+        if len(checked_text(argument, f"args[{number}]").encode()) > _MAX_ARG_BYTES:
             words = f"is longer than {_MAX_ARG_BYTES:,} bytes; put its text in a file"
             raise RequestError(f"args[{number}] {words}")
     return tuple(args)

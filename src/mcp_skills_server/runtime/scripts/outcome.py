@@ -141,5 +141,5 @@ def advice(stderr: str, *, network_closed: bool) -> list[str]:
     return lines
 
 
-def _first(found: re.Match[str]) -> str:
-    return next(group for group in found.groups() if group)
+def _first(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group)

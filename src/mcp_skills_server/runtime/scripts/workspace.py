@@ -83,8 +83,8 @@ class Workspace:
         put(self.path)
         if self._owner is not None:
             for top, directories, files in os.walk(self.path):
-                for place in (os.path.join(top, name) for name in (*directories, *files)):
-                    os.chown(place, self._owner, self._owner, follow_symlinks=False)
+                for path in (os.path.join(top, name) for name in (*directories, *files)):
+                    os.chown(path, self._owner, self._owner, follow_symlinks=False)
 
     def prepare(self, workdir: str) -> str:
         """Create the relative path `workdir` in this directory, and return its absolute path.
@@ -247,15 +247,15 @@ def exceeds(tops: Iterable[str], most: int) -> bool:
 
 def _bytes(entry: os.DirEntry[str]) -> int:
     try:
-        found = entry.stat(follow_symlinks=False)
+        status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return 0
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return 0
-    size = found.st_size
-    if hasattr(found, "st_blocks"):
-        size = found.st_blocks * 512  # the allocated size of a sparse file
-    return size // max(found.st_nlink, 1)
+    size = status.st_size
+    if hasattr(status, "st_blocks"):
+        size = status.st_blocks * 512  # the allocated size of a sparse file
+    return size // max(status.st_nlink, 1)
 
 
 def discard(top: str) -> None:

@@ -53,7 +53,10 @@ _LOG: Final = (
 _PATCH: Final = ("--patch", "--no-ext-diff", "--no-textconv", "--unified=3")
 _WILD: Final = re.compile(r"[*?\[\\]")
 _IGNORED: Final = [
-    f"{deep}{each}{end}" for each in ignored.PATTERNS for deep in ("", "*/") for end in ("", "/*")
+    f"{deep}{pattern}{end}"
+    for pattern in ignored.PATTERNS
+    for deep in ("", "*/")
+    for end in ("", "/*")
 ]
 """Never-served names of files and folders at any depth: git's `*` also matches slashes."""
 _CHANGED: Final = re.compile(
@@ -81,9 +84,9 @@ def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
     before, places = "", [":(top)"]
     if folder:
         before, places = f"{folder}/", [f":(top,literal){folder}"]
-    places += [f":(top,literal,exclude){before}{each}" for each in without]
+    places += [f":(top,literal,exclude){before}{path}" for path in without]
     above = _WILD.sub(r"\\\g<0>", before)
-    return places + [f":(top,exclude){above}{each}" for each in _IGNORED]
+    return places + [f":(top,exclude){above}{pattern}" for pattern in _IGNORED]
 
 
 def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] | None:
@@ -111,7 +114,7 @@ def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
     words = (*_LOG, "--format=", "--raw", "--no-abbrev", "-z")
     where = ("--end-of-options", *revisions, "--", *places)
     raw = git.run(*words, *where, seconds=_SECONDS, most=_MOST_BYTES)
-    return {each.decode() for pair in _CHANGED.findall(raw) for each in pair if each.strip(b"0")}
+    return {blob.decode() for pair in _CHANGED.findall(raw) for blob in pair if blob.strip(b"0")}
 
 
 def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> Commit:
@@ -130,22 +133,22 @@ def working_copy(root: Path) -> Path | None:
     place: a file or link (`gitdir:`), `commondir`, or borrowed objects.
     """
     for top in (root, *root.parents):
-        place = top / ".git"
+        path = top / ".git"
         try:
-            status = os.lstat(place)
+            status = os.lstat(path)
         except OSError:
             continue
         # Checked here, because git checks ownership only of repositories that it discovers.
         is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-        return top if is_own and stat.S_ISDIR(status.st_mode) and _is_whole(place) else None
+        return top if is_own and stat.S_ISDIR(status.st_mode) and _is_whole(path) else None
     return None
 
 
 def _is_whole(repository: Path) -> bool:
-    if any(os.path.lexists(repository / each) for each in ("commondir", "objects/info/alternates")):
+    if any(os.path.lexists(repository / name) for name in ("commondir", "objects/info/alternates")):
         return False
-    kept = [repository / each for each in ("HEAD", "objects", "refs")]
-    return all(each.exists() and not each.is_symlink() for each in kept)
+    kept = [repository / name for name in ("HEAD", "objects", "refs")]
+    return all(path.exists() and not path.is_symlink() for path in kept)
 
 
 class History(NamedTuple):
@@ -190,11 +193,11 @@ class Histories:
         try:
             # whether plain http is allowed was checked when the source was opened
             address = parse_address(origin, http=True)
-            inside = "/".join(each for each in (address.folder, folder) if each)
+            inside = "/".join(part for part in (address.folder, folder) if part)
             with FileLock(source / "history.lock", timeout=0):  # do not block a thread
-                found = _read(source / "history", address, tip, pathspecs(inside, without))
+                history = _read(source / "history", address, tip, pathspecs(inside, without))
                 none = f"None of the last {DEPTH} commits changed it."
-                return History(found, "" if found else none)
+                return History(history, "" if history else none)
         except Timeout:
             return History(note="The history is being fetched; load this page again in a moment.")
         except SourceError as error:
@@ -205,14 +208,14 @@ class Histories:
         return History(note=why)
 
 
-def _folder(served: str, place: str) -> str | None:
+def _folder(served: str, folder: str) -> str | None:
     """Return the path in the repository of a served skill, or None if unknown."""
     for record in read_records(served):
-        if place == record.name or place.startswith(f"{record.name}/"):
-            within = place[len(record.name) + 1 :]
+        if folder == record.name or folder.startswith(f"{record.name}/"):
+            within = folder[len(record.name) + 1 :]
             if record.url == record.source:  # the skill at the root of the repository
                 return within
-            return "/".join(each for each in (record.name, within) if each)
+            return "/".join(part for part in (record.name, within) if part)
     return None
 
 

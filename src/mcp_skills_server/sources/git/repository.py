@@ -145,14 +145,14 @@ class Repository:
         words = ("ls-remote", "--quiet", REMOTE, *names, *peeled)
         with self._said():
             raw = self.git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
-        found: dict[str, str] = {}
+        refs: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").splitlines():
             commit, tab, name = line.partition("\t")
             if tab and is_commit(commit):
-                found.setdefault(name, commit)
+                refs.setdefault(name, commit)
         for name in names:
-            if name in found:
-                return Tip(found.get(f"{name}^{{}}", found[name]), name)
+            if name in refs:
+                return Tip(refs.get(f"{name}^{{}}", refs[name]), name)
         if not ref:
             raise UnacceptableError("it is empty, or no repository; check the address and @branch")
         hint = ""
@@ -183,10 +183,10 @@ class Repository:
         """Tell whether this commit was the last that `fetch` fetched."""
         wanted = ("rev-parse", "--verify", "--quiet", f"{_OURS}^{{commit}}")
         try:
-            found = self.git.run(*wanted, seconds=self._resolve_s)
+            answer = self.git.run(*wanted, seconds=self._resolve_s)
         except GitFailedError:
             return False
-        return found.decode().strip() == tip.commit
+        return answer.decode().strip() == tip.commit
 
     def roots(self) -> Sequence[str]:
         """Return the shallow commits, whose parents were not fetched."""
@@ -335,29 +335,29 @@ class Repository:
 
     def _make(self, id_length: int) -> None:
         """Create an empty repository for ids of this length, if there is none."""
-        place = self._directory
+        directory = self._directory
         kind = "\tobjectformat = sha256\n" if id_length == 64 else ""
         config = (
             "[core]\n\trepositoryformatversion = 1\n\tbare = "
             f"true\n[extensions]\n\tpartialclone = {REMOTE}\n{kind}"
         )
         try:
-            for folder in (place / "objects", place / "refs"):
+            for folder in (directory / "objects", directory / "refs"):
                 folder.mkdir(parents=True, exist_ok=True)
             for name, text in (("HEAD", f"ref: {_OURS}\n"), ("config", config)):
-                if not (place / name).exists():
-                    replace_file(place / name, text.encode(), None)
+                if not (directory / name).exists():
+                    replace_file(directory / name, text.encode(), None)
         except OSError as error:
             raise SourceError(
-                f"{place} cannot be written ({error.strerror or error}); choose another --cache-dir"
+                f"{directory} cannot be written ({error.strerror or error}); choose another --cache-dir"
             ) from None
 
     def _tidy(self, id_length: int) -> None:
         """Remove what a killed git left, or the repository if it has grown or has other ids."""
-        place = self._directory
+        directory = self._directory
         with suppress(OSError):
-            is_long = "sha256" in (place / "config").read_text()
-            packs = [*place.glob("objects/pack/*.pack")]
+            is_long = "sha256" in (directory / "config").read_text()
+            packs = [*directory.glob("objects/pack/*.pack")]
             if is_long != (id_length == 64) or len(packs) > _MOST_PACKS:
                 self.clear()
         self._remove_leftovers()

@@ -132,12 +132,12 @@ class GitFolder(Source):
         skills, touched, warnings = self._touched(tip, known) or self._all(tip)
         units: list[Unit] = []
         refused: list[SkillRefusal] = []
-        for place, skill in skills.items():
-            name = place or self._address.name
+        for folder, skill in skills.items():
+            name = folder or self._address.name
             if skill.fault:
                 refused.append(SkillRefusal(name, skill.fault, "publisher"))
-            elif place:
-                units.append(Unit(skill.key, name, (place,), url=place, item=skill))
+            elif folder:
+                units.append(Unit(skill.key, name, (folder,), url=folder, item=skill))
             else:  # the skill's own name becomes its folder
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
         index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
@@ -190,7 +190,7 @@ class GitFolder(Source):
             listed = list_entries(commit, folder, deep=False)
             if around:
                 listed += list_entries(commit, folder, sorted(around), deep=False)
-            names = {each.path.decode("utf-8", "surrogateescape") for each in listed}
+            names = {entry.path.decode("utf-8", "surrogateescape") for entry in listed}
             if len(set(map(folded, names))) < len(names):
                 return None  # of two such skills the first is served
             skill_folders |= {name.rpartition("/")[0] for name in names if is_skill_md(name)}
@@ -309,8 +309,8 @@ def select(
     skills: dict[str, WantedSkill] = {}
     for folder, found in grouped.items():
         skill = skills[folder] = WantedSkill(folder)
-        for each in found.values():
-            for entry in each:
+        for file in found.values():
+            for entry in file:
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     elsewhere = sorted(

@@ -77,12 +77,12 @@ async def push_collection(
     queue = iter(enumerate(packages))
 
     async def work() -> None:
-        for place, package in queue:
+        for number, package in queue:
             made = await to_thread.run_sync(_make, package)
             # the index may name it although the registry has deleted it
             if not await client.has("manifests", made.entry.digest):
                 sizes[package.name] = await _send(client, made, made.entry.digest)
-            entries[place] = made.entry
+            entries[number] = made.entry
 
     try:
         async with anyio.create_task_group() as group:
@@ -91,7 +91,7 @@ async def push_collection(
     except Exception as error:  # the task group wraps it
         raise innermost(error) from None
     name = reference.repository.rpartition("/")[2]
-    raw = manifests.collection_index(name, [entries[place] for place in range(len(packages))])
+    raw = manifests.collection_index(name, [entries[number] for number in range(len(packages))])
     digest = digest_of(raw)
     sent = sum(sizes.values())
     if sent or digest != current:
@@ -122,7 +122,7 @@ async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> in
 
 
 def _make(package: Package) -> _BuiltArtifact:
-    files = {f"{package.name}/{path}": each for path, each in package.read().items()}
+    files = {f"{package.name}/{path}": raw for path, raw in package.read().items()}
     layer, config = archive.pack_tar(files), _config(package)
     described = package.frontmatter.get("description")
     labels = {
@@ -145,7 +145,7 @@ def _config(package: Package) -> bytes:
     """Encode the skill's metadata as JSON, which a registry can show without unpacking."""
     known = package.frontmatter
     tools = known.get("allowed-tools")
-    found = {
+    config = {
         "schemaVersion": "1",
         "name": package.name,
         "version": package.version,
@@ -155,5 +155,5 @@ def _config(package: Package) -> bytes:
         "allowedTools": tools.split() if isinstance(tools, str) else tools,
         "metadata": known.get("metadata"),
     }
-    kept = {key: value for key, value in found.items() if value}
+    kept = {key: value for key, value in config.items() if value}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()

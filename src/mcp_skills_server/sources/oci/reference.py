@@ -89,7 +89,7 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     Raises UsageError if it is malformed, or plain http to another machine without `http`.
     """
     shown = quoted(text)
-    spelled = next((each for each in _SCHEMES if text.lower().startswith(each)), "")
+    spelled = next((scheme for scheme in _SCHEMES if text.lower().startswith(scheme)), "")
     if not spelled:
         raise UsageError(f"{shown} is not the name of an artifact; {_EXAMPLE}")
     registry, slash, rest = text[len(spelled) :].partition("/")

@@ -166,20 +166,20 @@ def file_address(path: str, file: str, view: str = "files") -> str:
 
 def source_name(ctx: Context, root: int) -> str:
     """Return the name of a root: its origin or folder. Only a local page has whole paths."""
-    found = ctx.runtime.registry.roots[root]
-    if found.origin is not None:
+    root_found = ctx.runtime.registry.roots[root]
+    if root_found.origin is not None:
         if ctx.site.is_local:
-            return found.origin
-        return identity.shown_origin(found.origin)
+            return root_found.origin
+        return identity.shown_origin(root_found.origin)
     if ctx.site.is_local:
-        return found.shown
-    return os.path.basename(found.path) or "folder"
+        return root_found.shown
+    return os.path.basename(root_found.path) or "folder"
 
 
 def reason_left_out(ctx: Context, skill: Skill) -> Problem | None:
     """Return the problem that keeps a skill from hosts, as `shown_problem`; None if it is valid."""
-    found = unlisting_problem(skill.problems)
-    return found and shown_problem(ctx, found)
+    problem = unlisting_problem(skill.problems)
+    return problem and shown_problem(ctx, problem)
 
 
 def shown_problem(ctx: Context, problem: Problem) -> Problem:

@@ -99,12 +99,12 @@ def raster_type(raw: bytes) -> str | None:
     return None
 
 
-async def rendered(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
+async def rendered(text: str, skill: str, files: Collection[str], folder: str) -> Markup | None:
     """Run `render` in a thread, one text at a time."""
-    return await to_thread.run_sync(render, text, skill, files, place, limiter=_ONE_AT_A_TIME)
+    return await to_thread.run_sync(render, text, skill, files, folder, limiter=_ONE_AT_A_TIME)
 
 
-def render(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
+def render(text: str, skill: str, files: Collection[str], folder: str) -> Markup | None:
     """Return Markdown as HTML, or None if it is too much to render.
 
     `place` is the path of the Markdown file in the skill.
@@ -118,7 +118,7 @@ def render(text: str, skill: str, files: Collection[str], place: str) -> Markup 
         return None
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     parser.validateLink = lambda _: True  # type: ignore[method-assign] # `_Writer` checks links
-    return Markup(_Writer(skill, files, place).write(parser.parse(text)))  # noqa: S704 - made of escaped parts only
+    return Markup(_Writer(skill, files, folder).write(parser.parse(text)))  # noqa: S704 - made of escaped parts only
 
 
 def _cells(text: str) -> int:
@@ -135,8 +135,8 @@ def _cells(text: str) -> int:
 class _Writer:
     """HTML writer of one text. It copies no attributes of tokens."""
 
-    def __init__(self, skill: str, files: Collection[str], place: str) -> None:
-        self._skill, self._files, self._folder = skill, files, posixpath.dirname(place)
+    def __init__(self, skill: str, files: Collection[str], folder: str) -> None:
+        self._skill, self._files, self._folder = skill, files, posixpath.dirname(folder)
         self._closing: list[str] = []
         self._level = _PARENT_HEADING
 
@@ -210,9 +210,9 @@ class _Writer:
         if _SCHEME.match(target) or target.startswith(("/", "#", "\\")):
             return None
         path = unquote(re.split(r"[?#]", target, maxsplit=1)[0])
-        found = posixpath.normpath(posixpath.join(self._folder, path))
-        if found in self._files:
-            return found
+        normal = posixpath.normpath(posixpath.join(self._folder, path))
+        if normal in self._files:
+            return normal
         return None
 
 

@@ -187,7 +187,9 @@ class PageSessions:
             response.delete_cookie(_cookie(request), path=base(), httponly=True, samesite="strict")
 
     def _add(self, cookie: str, viewer: Viewer) -> None:
-        of_viewer = [key for key, each in self._sessions.items() if each.viewer.key == viewer.key]
+        of_viewer = [
+            key for key, session in self._sessions.items() if session.viewer.key == viewer.key
+        ]
         for key in of_viewer[: max(0, len(of_viewer) + 1 - _MOST_OF_ONE)]:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:

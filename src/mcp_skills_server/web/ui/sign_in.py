@@ -144,7 +144,7 @@ class SignInEndpoints:
             return self._form("There is no issuer to sign in at.", 404)
         try:
             secret = request.cookies.get(_SIGN_IN_COOKIE, "")
-            found = await self._flow.finish(request.query_params, secret)
+            outcome = await self._flow.finish(request.query_params, secret)
         except SignInError as error:
             # logged apart: repeats of a message are dropped, and must not hide real failures
             if isinstance(error, NotBegunError):
@@ -160,7 +160,7 @@ class SignInEndpoints:
         # at the issuer.
         response = self.page("message.html", 200, title="Signed in", words="")
         response.headers["refresh"] = f"0; url={base()}/"
-        await self._sessions.begin(request, response, found)
+        await self._sessions.begin(request, response, outcome)
         response.delete_cookie(
             _SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax"
         )
@@ -305,10 +305,10 @@ class Flow:
 
 
 def _address(metadata: Mapping[str, Any], key: str) -> str:
-    found = metadata.get(key)
-    if not isinstance(found, str) or not is_secure(found):
+    value = metadata.get(key)
+    if not isinstance(value, str) or not is_secure(value):
         raise SignInError("The issuer's metadata has no usable sign-in address.")
-    return found
+    return value
 
 
 def _object(raw: bytes) -> Mapping[str, Any]:
@@ -321,7 +321,7 @@ def _object(raw: bytes) -> Mapping[str, Any]:
 def _reason(said: Mapping[str, Any]) -> str:
     """Return an issuer's error, as RFC 6749 defines it, for a message; "" for none."""
     given = said.get("error"), said.get("error_description")
-    words = [each for each in given if isinstance(each, str) and each]
+    words = [word for word in given if isinstance(word, str) and word]
     if not words:
         return ""
     return printable(f" ({clipped(': '.join(words))})")

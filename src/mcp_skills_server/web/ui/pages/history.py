@@ -102,15 +102,17 @@ class Revisions:
             now = self._read(after)
             self._keep(path, now)
         if kept is not None or before is None:
-            found = compare(path, kept, now)
+            difference = compare(path, kept, now)
         elif after is None:
-            found = Difference(path, "removed", (), ())
+            difference = Difference(path, "removed", (), ())
         else:
-            found = Difference(path, "changed", (), tuple(self._names(before, after)))
-        if found is None:
+            difference = Difference(path, "changed", (), tuple(self._names(before, after)))
+        if difference is None:
             return
-        lines, is_whole = found.others[:_MOST_LINES], len(found.others) <= _MOST_LINES
-        revision = SkillRevision(when, found.kind, found.important[:_MOST_LINES], lines, is_whole)
+        lines, is_whole = difference.others[:_MOST_LINES], len(difference.others) <= _MOST_LINES
+        revision = SkillRevision(
+            when, difference.kind, difference.important[:_MOST_LINES], lines, is_whole
+        )
         with self._lock:
             self._found.setdefault(path, deque(maxlen=_MOST_REVISIONS)).append(revision)
             self._found.move_to_end(path)

@@ -55,18 +55,18 @@ class Change(NamedTuple):
     time: float = 0.0
 
 
-def _changes(found: Changes) -> Iterator[Change]:
+def _changes(difference: Changes) -> Iterator[Change]:
     """Yield the changes by path, without skills of which only nested skills differ."""
-    paths = sorted(found.before.keys() | found.after.keys())
+    paths = sorted(difference.before.keys() | difference.after.keys())
     for path in paths[-MOST_KEPT:]:
-        before, after = found.before.get(path), found.after.get(path)
+        before, after = difference.before.get(path), difference.after.get(path)
         if after is None:
             yield Change("vanished", path)
         elif before is None:
             yield Change("appeared", path)
         else:
             inside = {*before.nested, *after.nested}
-            folders = tuple(f"{each}/" for each in inside)
+            folders = tuple(f"{nested}/" for nested in inside)
             old, new = before.files, after.files
             changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
             own = sorted(name for name in changed if not name.startswith(folders))
@@ -99,12 +99,12 @@ class Live:
 
         registry.subscribe(note)
 
-    def note(self, found: Iterable[Change]) -> None:
+    def note(self, changes: Iterable[Change]) -> None:
         """Record the changes of one scan, and wake all streams."""
         now = time.time()
         with self._lock:
             number = max(int(now * 1000), self.last_number + 1)
-            made = [each._replace(number=number, time=now) for each in found]
+            made = [change._replace(number=number, time=now) for change in changes]
             self._kept = (*self._kept, *made)[-MOST_KEPT:]
         if made and self.loop is not None:
             with suppress(RuntimeError):  # the loop is closed: no stream is left
@@ -113,7 +113,7 @@ class Live:
     @property
     def last_number(self) -> int:
         """Return the number of the last change of any skill; 0 before the first."""
-        return max((each.number for each in self._kept[-1:]), default=0)
+        return max((change.number for change in self._kept[-1:]), default=0)
 
     def latest(self, skills: SkillSet) -> list[Change]:
         """Return the changes of a set of skills, last scan first."""
@@ -121,16 +121,16 @@ class Live:
 
     def number(self, skills: SkillSet, after: int = 0, path: str = "") -> int:
         """Return the number of the last change of a set, or its skill at `path`; else `after`."""
-        found = (each.number for each in self._of(skills, after) if path in ("", each.path))
-        return next(found, after)
+        numbers = (change.number for change in self._of(skills, after) if path in ("", change.path))
+        return next(numbers, after)
 
     def _of(self, skills: SkillSet, after: int = 0) -> Iterator[Change]:
         permissions = skills.permissions
-        for each in reversed(self._kept):
-            if each.number <= after:
+        for change in reversed(self._kept):
+            if change.number <= after:
                 return
-            if permissions is None or permissions.can_read(each.path):
-                yield each
+            if permissions is None or permissions.can_read(change.path):
+                yield change
 
     def wake(self) -> None:
         """Wake all streams. Call this in the event loop."""

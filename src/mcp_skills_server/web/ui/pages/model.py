@@ -134,10 +134,10 @@ def _tools(ctx: Context) -> Tools:
 
 async def _served(ctx: Context, view: View) -> Served:
     """Return the server's tools and prompts, to resolve a skill's dependencies."""
-    settings, found = ctx.site.settings, Served()
+    settings, served = ctx.site.settings, Served()
     if settings.tools:
         tools = _tools(ctx).definitions(view.skill_set)
-        found = found._replace(tools=frozenset(str(tool["name"]) for tool in tools))
+        served = served._replace(tools=frozenset(str(tool["name"]) for tool in tools))
     if settings.prompts:
-        found = found._replace(prompts=prompts.Names(view, settings))
-    return found
+        served = served._replace(prompts=prompts.Names(view, settings))
+    return served

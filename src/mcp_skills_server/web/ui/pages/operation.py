@@ -102,15 +102,15 @@ class UsageReports:
         """Return a report, or None. Reads a file unless it is cached."""
         if self._counts is None:
             return None
-        made, found = self._made.get(by, (-_CACHE_S, None))
+        made, report = self._made.get(by, (-_CACHE_S, None))
         if time.monotonic() - made >= _CACHE_S:
-            found = None
+            report = None
             try:
-                found = self._counts.report(by, _DAYS, self._roots)
+                report = self._counts.report(by, _DAYS, self._roots)
             except UsageError as error:
                 logger.warning("%s", error, extra=REPEATS)
-            self._made[by] = time.monotonic(), found
-        return found
+            self._made[by] = time.monotonic(), report
+        return report
 
 
 class _CountTable(NamedTuple):
@@ -157,9 +157,9 @@ def _others(ctx: Context) -> list[_CountTable]:
     if not ctx.sees_others:
         return []
     return [
-        each._replace(lines=report.lines[:MOST_OTHERS])
-        for each in _OTHERS
-        if (report := ctx.site.usage.read(each.by)) is not None
+        view._replace(lines=report.lines[:MOST_OTHERS])
+        for view in _OTHERS
+        if (report := ctx.site.usage.read(view.by)) is not None
     ]
 
 
@@ -168,7 +168,7 @@ def _lines(ctx: Context, report: Report | None) -> list[UsageRow]:
     skills, counted = ctx.snapshot.skills, list[UsageRow]()
     if report is not None:
         counted = [line for line in report.lines if line.name in skills]
-    known, paths = {each.name for each in counted}, ctx.snapshot.paths(Standing.LENIENT)
+    known, paths = {count.name for count in counted}, ctx.snapshot.paths(Standing.LENIENT)
     return counted + [UsageRow(path) for path in paths if path not in known]
 
 
@@ -241,7 +241,7 @@ class Activity:
 async def runs(_: Request, ctx: Context) -> Response:
     """Return the view of runs, without names of skills that the viewer may not read."""
     found = ctx.site.activity.runs()
-    skills = {each.started.skill for each in found}
+    skills = {run.started.skill for run in found}
     readable = {skill for skill in skills if not skill or ctx.may_read(skill)}
     return ctx.page("runs.html", runs=found, readable=readable)
 

@@ -76,20 +76,20 @@ def survey_of(ctx: Context) -> Survey:
     Only an operator gets problems of roots.
     """
     checks = ctx.runtime.registry.checks
-    found = checks.survey(ctx.snapshot)
-    if not found.is_complete:
+    survey = checks.survey(ctx.snapshot)
+    if not survey.is_complete:
         checks.begin(ctx.runtime.skill_set)
     if ctx.is_admin:
-        return found
-    return replace(found, problems=[problem for problem in found.problems if problem.skill])
+        return survey
+    return replace(survey, problems=[problem for problem in survey.problems if problem.skill])
 
 
 async def _shown(ctx: Context, problem: Problem) -> ShownProblem:
     skill, shown = ctx.snapshot.skills.get(problem.skill), shown_problem(ctx, problem)
     if skill is None:
         return ShownProblem(shown)
-    place = ctx.runtime.registry.roots[skill.root].show(skill.directory)
-    file = file_of(problem, place, skill.files)
+    folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
+    file = file_of(problem, folder, skill.files)
     lines: Sequence[tuple[int, str]] = ()
     if problem.line is not None and file and skill.files[file].size <= _MOST_BYTES:
         with suppress(OSError):
@@ -97,9 +97,9 @@ async def _shown(ctx: Context, problem: Problem) -> ShownProblem:
     return ShownProblem(shown, skill, file, lines)
 
 
-def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
+def file_of(problem: Problem, folder: str, files: Mapping[str, object]) -> str:
     """Return the file of the skill at `place` that a problem names; "" for none of `files`."""
-    path = problem.path.removeprefix(place).lstrip(os.sep).replace(os.sep, "/")
+    path = problem.path.removeprefix(folder).lstrip(os.sep).replace(os.sep, "/")
     if path in files:
         return path
     return ""
@@ -111,5 +111,5 @@ def lines_around(raw: bytes, line: int) -> Sequence[tuple[int, str]]:
     if line > len(lines):
         return ()
     first = max(1, line - _AROUND)
-    texts = [each.removesuffix(b"\r").decode("utf-8", "replace") for each in lines[first - 1 :]]
+    texts = [text.removesuffix(b"\r").decode("utf-8", "replace") for text in lines[first - 1 :]]
     return [*enumerate(texts, first)]

@@ -58,9 +58,9 @@ class FileSides(NamedTuple):
 
 def page(_: Request, ctx: Context) -> Response:
     """Return the list: pending proposals, and decided ones. Blocks."""
-    own = [each for each in _store(ctx).list() if may_review(ctx, each.name)]
-    pending = [each for each in own if each.state == "pending"]
-    decided = [each for each in own if each.state != "pending"]
+    own = [proposal for proposal in _store(ctx).list() if may_review(ctx, proposal.name)]
+    pending = [proposal for proposal in own if proposal.state == "pending"]
+    decided = [proposal for proposal in own if proposal.state != "pending"]
     return ctx.page("proposals.html", pending=pending, decided=decided)
 
 
@@ -96,19 +96,19 @@ def _found(ctx: Context, id_: str) -> Proposal:
 def one(request: Request, ctx: Context) -> Response:
     """Return the view of one proposal. Blocks."""
     registry, proposal = ctx.runtime.registry, _found(ctx, request.path_params["id"])
-    found = review(registry, _store(ctx), proposal, ctx.snapshot)
-    if found.before:
+    reviewed = review(registry, _store(ctx), proposal, ctx.snapshot)
+    if reviewed.before:
         events.record_sent(Use("read", proposal.name, "", ""), 0)
-    manifest, _ = found.after.get(SKILL_MD, (b"", False))
+    manifest, _ = reviewed.after.get(SKILL_MD, (b"", False))
     body = frontmatter.parse(manifest).body or ""
     return ctx.page(
         "proposal.html",
         proposal=proposal,
-        found=found,
-        problems=[without_folders(ctx, problem) for problem in found.problems],
-        files=list(sides(found.before, found.after)),
-        rendered=render(body, proposal.name, found.after.keys(), SKILL_MD),
-        queries=queries(registry, found, ctx.view),
+        found=reviewed,
+        problems=[without_folders(ctx, problem) for problem in reviewed.problems],
+        files=list(sides(reviewed.before, reviewed.after)),
+        rendered=render(body, proposal.name, reviewed.after.keys(), SKILL_MD),
+        queries=queries(registry, reviewed, ctx.view),
         is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
 
@@ -177,16 +177,16 @@ def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
 
 
 def queries(
-    registry: Registry, found: Review, view: View
+    registry: Registry, reviewed: Review, view: View
 ) -> list[tuple[CaseResult | None, CaseResult]]:
     """Return results of a pending proposal's trigger queries, before and with the proposal.
 
     They rank the skills of the reviewer's view. The first is None for a new skill.
     """
-    name, skills, cases = found.proposal.name, {**view.snapshot.skills}, []
-    if found.proposal.state != "pending":
+    name, skills, cases = reviewed.proposal.name, {**view.snapshot.skills}, []
+    if reviewed.proposal.state != "pending":
         return []
-    with trial(registry, name, root_of(registry, found.proposal), found.after) as alone:
+    with trial(registry, name, root_of(registry, reviewed.proposal), reviewed.after) as alone:
         for tried in alone.snapshot.skills.values():
             skills[name] = replace(tried, path=name)
             cases = own_cases(alone.read, skills[name], str)[0][:_MOST_QUERIES]
@@ -194,7 +194,7 @@ def queries(
     try:
         after = ranked(cases, View(view.skill_set, Snapshot(skills)))
         if now is None:
-            return [(None, each) for each in after]
+            return [(None, line) for line in after]
         before = ranked([(now, case) for _, case in cases], view)
     except NoFullTextError:
         return []

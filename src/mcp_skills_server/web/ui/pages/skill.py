@@ -127,11 +127,11 @@ async def page(request: Request, ctx: Context) -> Response:
     # read before the survey, which then includes the results
     is_checked = registry.checks.known(skill) is not None
     survey = await to_thread.run_sync(survey_of, ctx)
-    author, origin, place = None, identity.origin(skill), ""
+    author, origin, folder = None, identity.origin(skill), ""
     if runtime.is_offered(skill):
         author = await to_thread.run_sync(_author_report, ctx, skill)
     if ctx.site.is_local:
-        origin, place = skill.origin, registry.place(skill)
+        origin, folder = skill.origin, registry.place(skill)
     response = ctx.page(
         "about.html" if "part" in query else "skill.html",
         skill=skill,
@@ -149,7 +149,7 @@ async def page(request: Request, ctx: Context) -> Response:
         source=source_name(ctx, skill.root),
         origin=origin,
         revision=getattr(registry.roots[skill.root], "revision", ""),
-        place=place,
+        place=folder,
         seen=_seen_by(ctx, skill),
         costs=_costs(skill, text),
         form=form,
@@ -193,9 +193,11 @@ def _copies(ctx: Context, skill: Skill) -> list[Skill]:
 
 def _problems(ctx: Context, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
     """Return the problems of a skill, errors first, each with the path of its file or ""."""
-    place = ctx.runtime.registry.roots[skill.root].show(skill.directory)
-    found = sorted(survey.by_skill.get(skill.path, ()), key=lambda each: each.severity)
-    return [(file_of(each, place, skill.files), shown_problem(ctx, each)) for each in found]
+    folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
+    problems = sorted(survey.by_skill.get(skill.path, ()), key=lambda problem: problem.severity)
+    return [
+        (file_of(problem, folder, skill.files), shown_problem(ctx, problem)) for problem in problems
+    ]
 
 
 def _tree_of(skill: Skill) -> FileTree:
@@ -244,10 +246,10 @@ async def _filled(query: Mapping[str, str], ctx: Context, skill: Skill) -> _Form
     keys = [key for key, value in query.items() if key.startswith(_ARGUMENT_PREFIX) and value]
     given = {key.removeprefix(_ARGUMENT_PREFIX): query[key] for key in keys}
     shown: list[Argument] = []
-    for each in declared:
-        name, words = str(each["name"]), text_of(each.get("description")) or ""
-        value = given.get(name) or text_of(each.get("default")) or ""
-        shown.append(Argument(name, words, each.get("required") is True, value))
+    for argument in declared:
+        name, words = str(argument["name"]), text_of(argument.get("description")) or ""
+        value = given.get(name) or text_of(argument.get("default")) or ""
+        shown.append(Argument(name, words, argument.get("required") is True, value))
     if not declared or "fill" not in query:
         return _Form(shown)
     body = await ctx.view.body(skill)
@@ -311,7 +313,7 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
             given += ["--token-env", token]
     elif any(root.startswith(COMMAND) for root in roots):
         return []  # the arguments of such a command, which may be secrets, are not shown
-    found: list[Snippet] = []
+    snippets: list[Snippet] = []
     for key, host in HOSTS.items():
         try:
             if url:
@@ -321,8 +323,8 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
         except UsageError:
             continue  # the host has no such kind of entry
         command, text = shlex.join([*program, "install", key, *given]), snippet(host, _NAME, entry)
-        found.append(Snippet(key, host.title, command, text, _link(key, entry)))
-    return found
+        snippets.append(Snippet(key, host.title, command, text, _link(key, entry)))
+    return snippets
 
 
 def _addresses(ctx: Context) -> list[str]:

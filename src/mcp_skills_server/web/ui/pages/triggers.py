@@ -92,7 +92,7 @@ def page(request: Request, ctx: Context) -> Response:
         skill=skill,
         lines=lines,
         checked=checked,
-        written=encode_cases([each.case for each in checked]).decode(),
+        written=encode_cases([case.case for case in checked]).decode(),
         can_save=ctx.site.is_local and skill is not None and skill.origin is None,
         saved="saved" in query,
     )
@@ -123,7 +123,7 @@ def _refuse_loss(ctx: Context, skill: Skill) -> None:
     except (OSError, UsageError):
         saved = []
     shown = cases_of(_own_prompts(ctx, skill))
-    if not saved or any(each._replace(skill="") not in shown for each in saved):
+    if not saved or any(case._replace(skill="") not in shown for case in saved):
         fault = f"more than {_MOST_PROMPTS} queries, long ones, several lines in one, or an error"
         raise RequestError(f"{EVALS} has {fault}; edit {_FILE} there by hand, or delete it.")
 
@@ -141,35 +141,35 @@ def _write(folder: Path, raw: bytes) -> None:
 
 def cases_of(lines: str) -> list[TriggerCase]:
     """Parse the cases of a form: one prompt per line, after `-` if it should not load the skill."""
-    found: list[TriggerCase] = []
+    cases: list[TriggerCase] = []
     for line in lines.splitlines():
         text = line.strip()
         prompt = text.removeprefix(_UNWANTED).strip()[:LONGEST]
-        if prompt and len(found) < _MOST_PROMPTS:
-            found.append(TriggerCase(prompt, not text.startswith(_UNWANTED)))
-    return found
+        if prompt and len(cases) < _MOST_PROMPTS:
+            cases.append(TriggerCase(prompt, not text.startswith(_UNWANTED)))
+    return cases
 
 
 def _own_prompts(ctx: Context, skill: Skill) -> str:
     """Return the first cases of all trigger sets of a skill, as lines."""
     cases, _ = own_cases(ctx.runtime.registry.read, skill, str)
     marks, first = {True: "", False: f"{_UNWANTED} "}, cases[:_MOST_PROMPTS]
-    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for _, each in first)
+    return "\n".join(f"{marks[case.should_trigger]}{case.query}" for _, case in first)
 
 
 def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
     """Check these prompts against the ranking of `skills_search`."""
     search = ctx.runtime.searches.of(ctx.runtime.skill_set)
-    found: list[CheckedPrompt] = []
+    checks: list[CheckedPrompt] = []
     for case in cases:
         try:
             hits = search.find_scored(case.query, MOST_RANKS, ctx.offers, by_meaning=True)
         except NoFullTextError as error:
             return [CheckedPrompt(case, False, str(error))]
-        place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
-        is_passed = (place == 0) == case.should_trigger
-        found.append(CheckedPrompt(case, is_passed, _in_words(hits, place)))
-    return found
+        rank_found = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
+        is_passed = (rank_found == 0) == case.should_trigger
+        checks.append(CheckedPrompt(case, is_passed, _in_words(hits, rank_found)))
+    return checks
 
 
 def _in_words(hits: Sequence[Hit], place: int | None) -> str:
@@ -196,13 +196,13 @@ def rank(ctx: Context, prompt: str) -> Ranking:
         best = max((hit.score for hit in hits if hit.score is not None), default=0.0)
         first = [hit.skill for hit in hits[:_COMPARED]]
         places: list[Ranked] = []
-        for place, hit in enumerate(hits):
+        for number, hit in enumerate(hits):
             share, near, words = 1.0, list[Overlap](), _in_words(hits, 0)
             if hit.score is not None:
                 share = max(0.0, hit.score) / (best or 1.0)
-            if place:
+            if number:
                 words = f"{share:.0%} of the best"
-            if place < _COMPARED:
+            if number < _COMPARED:
                 text = hit.skill.description or hit.skill.name
                 alike = search.find(text, _NEIGHBOURS, ctx.offers)
                 candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))

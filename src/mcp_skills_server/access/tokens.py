@@ -135,7 +135,7 @@ class TokenLines:
         """
         kept = {name for name, _ in self.invalid} - {token.name for token in self.tokens}
         known = {token.hashed for token in self.tokens}
-        old = (each for each in before if each.name in kept and each.hashed not in known)
+        old = (token for token in before if token.name in kept and token.hashed not in known)
         return [*self.tokens, *old]
 
 
@@ -321,8 +321,8 @@ def warn_of_expiry(tokens: Iterable[Token], now: float) -> None:
         ("expire soon", now, now + SOON_S),
     ):
         ending = (token for token in tokens if start < token.expires <= end)
-        if some := sorted(ending, key=lambda each: each.expires):
-            shown = listed([f"{each.name} ({format_time(each.expires)})" for each in some])
+        if some := sorted(ending, key=lambda token: token.expires):
+            shown = listed([f"{token.name} ({format_time(token.expires)})" for token in some])
             logger.warning("tokens %s: %s; write new ones", words, shown)
 
 

@@ -287,7 +287,7 @@ def as_junit(results: Sequence[CaseResult]) -> str:
     """Return the results as JUnit XML: a suite for each skill, a case for each prompt."""
     suites = ElementTree.Element("testsuites", name="trigger evaluation")
     for skill, of_skill in by_skill(results).items():
-        failed = sum(not each.passed for each in of_skill)
+        failed = sum(not result.passed for result in of_skill)
         name = printable(skill.path)
         counts = {"name": name, "tests": str(len(of_skill)), "failures": str(failed)}
         suite = ElementTree.SubElement(suites, "testsuite", counts)

@@ -38,7 +38,7 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
         if each.severity == "note"
     ]
     usable = [
-        each for each in skills if each.standing > Standing.UNUSABLE and SKILL_MD in each.files
+        skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files
     ]
     for skill in usable:
         # Most skills name all of their files in SKILL.md, so that no other file has to be read.

@@ -109,7 +109,7 @@ class Checks:
         # only `validate` reports notes
         reported = (each for each in problems if each.severity != "note")
         ordered = sorted(reported, key=lambda one: (one.path, one.line or 0, one.code, one.message))
-        survey = Survey(ordered, sum(each is not None for each in checked), len(checked))
+        survey = Survey(ordered, sum(problems is not None for problems in checked), len(checked))
         if survey.is_complete:
             with self._lock:
                 self._surveys[snapshot] = survey

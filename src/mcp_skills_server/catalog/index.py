@@ -131,12 +131,12 @@ class Index:
 
         def read(connection: sqlite3.Connection) -> dict[bytes, bytes]:
             query = "SELECT value FROM memo WHERE kind = ? AND key = ?"
-            rows = {each: connection.execute(query, (kind, each)).fetchone() for each in keys}
+            rows = {key: connection.execute(query, (kind, key)).fetchone() for key in keys}
             today, used = _today(), [key for key, row in rows.items() if row]
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(
                 "UPDATE memo SET used = ? WHERE kind = ? AND key = ? AND used < ?",
-                ((today, kind, each, today) for each in used),
+                ((today, kind, key, today) for key in used),
             )
             return {key: rows[key][0] for key in used if isinstance(rows[key][0], bytes)}
 

@@ -123,11 +123,11 @@ def _report_first(registry: Registry, least: Standing) -> None:
         if not (root.origin or root.shown in explained or of_root.skills or of_root.problems):
             text = "%s: no skill: no folder there has a SKILL.md"
             logger.warning(text, printable(root.shown))
-    problems = [each for skill in snapshot.skills.values() for each in skill.problems]
+    problems = [problem for skill in snapshot.skills.values() for problem in skill.problems]
     errors = [
-        each for each in problems if each.severity == "error" or codes.unlisting_problem([each])
+        problem for problem in problems if problem.severity == "error" or codes.unlisting_problem([problem])
     ]
-    errors += [each for each in snapshot.problems if each.code != _OWN_LINE]
+    errors += [problem for problem in snapshot.problems if problem.code != _OWN_LINE]
     for problem in errors[:_LINES_AT_ONCE]:
         logger.warning("%s", problem)
     if len(errors) > _LINES_AT_ONCE:
@@ -164,14 +164,14 @@ def _differences(
         yield _line_of(path, old, new, reason, sorted(files.get(path, ())))
     was = [*before, *(problem for skill in changes.before.values() for problem in skill.problems)]
     are = [*now, *(problem for skill in changes.after.values() for problem in skill.problems)]
-    for found in _missing_from(was, are):
-        if found.code != _OWN_LINE and _key(found) not in explained:
-            is_grave = found.severity == "error" or found in loose
-            yield (logging.WARNING if is_grave else logging.INFO), str(found)
-    for found in _missing_from(are, was):
+    for problem in _missing_from(was, are):
+        if problem.code != _OWN_LINE and _key(problem) not in explained:
+            is_grave = problem.severity == "error" or problem in loose
+            yield (logging.WARNING if is_grave else logging.INFO), str(problem)
+    for problem in _missing_from(are, was):
         # otherwise the problem went with its skill
-        if found.skill not in changes.before or found.skill in changes.after:
-            yield logging.INFO, f"no longer: {found}"
+        if problem.skill not in changes.before or problem.skill in changes.after:
+            yield logging.INFO, f"no longer: {problem}"
 
 
 def _line_of(

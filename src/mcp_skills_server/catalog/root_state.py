@@ -189,7 +189,7 @@ class RootState:
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(subtree, scan, known)
         directories = known.keys() | scan.skills.keys()
-        changed = {each for each in directories if known.get(each) is not scan.skills.get(each)}
+        changed = {directory for directory in directories if known.get(directory) is not scan.skills.get(directory)}
         self.skills.replace_below(subtree, scan.skills)
         self._kept.replace_below(subtree, scan.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(scan.skipped_dot_folders))

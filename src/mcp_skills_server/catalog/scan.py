@@ -104,8 +104,8 @@ class Scan:
         statuses = [disk.lstat_below(self.root.path, marker) for marker in markers]
         if any(status is not None and stat.S_ISREG(status.st_mode) for status in statuses):
             return
-        found = disk.lstat_below(self.root.path, subtree)
-        if found is not None and stat.S_ISLNK(found.st_mode):
+        status = disk.lstat_below(self.root.path, subtree)
+        if status is not None and stat.S_ISLNK(status.st_mode):
             # The whole scan sees links one level deeper, by their parent.
             if levels(subtree) <= tree.MOST_LEVELS + 1:
                 self._links.append(subtree)

@@ -516,7 +516,7 @@ class _FileReading:
         self, tables: Mapping[str, Sequence[Mapping[str, Any]]], roots: Sequence[str], oauth: Any
     ) -> None:
         """Record keys of a table that contradict each other, and sources that are named twice."""
-        seen = {_absolute(each, self._folder) for each in roots}
+        seen = {_absolute(root, self._folder) for root in roots}
         for number, source in enumerate(tables["source"]):
             root = source.get("from")
             if root is None:
@@ -579,8 +579,8 @@ def _configuration(
         values["roots"] = (*values.get("roots", ()), *sources)
         lines = {("roots",): _line(lines, ("source",)), **lines}
     grants = tuple(
-        Grant(each["who"], each["skills"], frozenset(each.get("may", ())))
-        for each in tables["grant"]
+        Grant(entry["who"], entry["skills"], frozenset(entry.get("may", ())))
+        for entry in tables["grant"]
     )
     return Configuration(
         file=file,

@@ -249,7 +249,7 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
         return int(not hits)
     rows: list[tuple[str, ...]] = []
     for number, place in enumerate(places, 1):
-        matches = "; ".join(f"{name}: {' '.join(each)}" for name, each in place["words"].items())
+        matches = "; ".join(f"{name}: {' '.join(words)}" for name, words in place["words"].items())
         score = "name" if place["score"] is None else f"{place['score']:.2f}"
         rows.append((str(number), place["path"], score, matches))
     say_table(("PLACE", "SKILL", "SCORE", "WORDS"), rows, empty=f"no skill fits {prompt!r}")
@@ -323,7 +323,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         say_lines(each.text)
         say("")
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
-    whole, less, absent = (f"{len(each):,}" for each in names.values())
+    whole, less, absent = (f"{len(part):,}" for part in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
     say_table(tuple(map(str.upper, _COLUMNS)), host.figures())
     if over:

@@ -108,7 +108,7 @@ def fetch(options: FetchOptions, url: str | None) -> int:
         trust = replace(settings.trust, commands=frozenset((url,)))
         return _fetch(url, replace(settings, trust=trust), options)
     recorded = _recorded_sources(str(output), settings)
-    return max(_fetch(given, each, options) for given, each in recorded)
+    return max(_fetch(given, settings, options) for given, settings in recorded)
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
@@ -251,9 +251,9 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     for line in index.warnings:
         remark(f"warning: {line}")
     broken = [each for each in index.unusable if wanted is None or each.name in wanted]
-    for each in broken:
-        severity = "refused" if each.is_fault else "warning"
-        remark(f"{severity}: {each}")
+    for entry in broken:
+        severity = "refused" if entry.is_fault else "warning"
+        remark(f"{severity}: {entry}")
     return int(index.version is None or any(each.is_fault for each in broken))
 
 

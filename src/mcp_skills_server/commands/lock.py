@@ -147,7 +147,7 @@ def _compare_with_lock(
 
     If a source has two revisions, each entry keeps its own skills; the last one gets new skills.
     """
-    last = {each.given: number for number, each in enumerate(locked)}
+    last = {source.given: number for number, source in enumerate(locked)}
     newest = {
         open_source.given: (open_source, open_source.locked())
         for open_source in _open_sources([*last], options)
@@ -212,7 +212,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
 def _remark_left_out(registry: Registry) -> None:
     for path, skill in registry.snapshot.skills.items():
         if skill.standing is Standing.UNUSABLE:
-            reason = next((each.message for each in skill.problems), "")
+            reason = next((problem.message for problem in skill.problems), "")
             remark(f"left out: {path}, which cannot be served: {reason}")
     for problem in registry.problems():
         is_left_out = problem.skill and problem.skill not in registry.snapshot.skills
@@ -234,9 +234,9 @@ def outdated(options: OutdatedOptions) -> int:
       mcp-skills-server outdated --lock team/skills.lock --format json
     """
     moved = _compare_with_lock(read_lock(options.lock), options)
-    is_new = any(each.kinds for each in moved)
+    is_new = any(change.kinds for change in moved)
     if options.form == "json":
-        say_json([each.as_json() for each in moved])
+        say_json([change.as_json() for change in moved])
         return int(is_new)
     for change in moved:
         if change.kinds:
@@ -271,7 +271,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     count = 0
     moved = _compare_with_lock(locked, options)
     sources = {source.given for source in locked}
-    paths = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
+    paths = {path for change in moved for path in (*change.source.skills, *change.newest.skills)}
     wanted = {name if name in sources else _path_of(name, paths, options.lock) for name in names}
     for change in moved:
         chosen = change.kinds
@@ -324,7 +324,7 @@ def _merge_entries(sources: Iterable[LockedSource]) -> list[LockedSource]:
         else:
             out[key] = source
     entries = Counter(given for given, _ in out)
-    return [each for each in out.values() if each.skills or entries[each.given] == 1]
+    return [source for source in out.values() if source.skills or entries[source.given] == 1]
 
 
 def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:

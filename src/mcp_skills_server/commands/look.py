@@ -167,7 +167,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         say_json(
             {
                 "skills": [_summary(skill, counts[skill.path]) for skill in skills],
-                "problems": [each._asdict() for each in problems],
+                "problems": [problem._asdict() for problem in problems],
                 "passed_over": passed,
                 "sources": sources,
             }
@@ -225,7 +225,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
             for path, file in skill.files.items()
         ],
-        "problems": [each._asdict() for each in problems],
+        "problems": [problem._asdict() for problem in problems],
         "revision": registry.roots[skill.root].revision or None,
         "listed": listed,
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
@@ -252,8 +252,8 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
     What is returned also has the skills in no plugin, which are problems.
     """
     passed = passed_over(registry)
-    for each in passed:
-        remark(str(each))
+    for problem in passed:
+        remark(str(problem))
     empty: list[str] = []
     for root in registry.roots:
         snapshot = registry.of_root(root)

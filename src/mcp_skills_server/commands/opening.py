@@ -160,7 +160,7 @@ def open_roots(
     """
     from mcp_skills_server.catalog.gates import all_of, by_root
 
-    rules = [options.config and options.config.rules_of(each) for each in given]
+    rules = [options.config and options.config.rules_of(root) for root in given]
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
@@ -173,7 +173,7 @@ def open_roots(
             mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s, _token_of(rule))
             for root, wanted, rule in zip(given, pins, rules, strict=True)
         ]
-    folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
+    folders = [os.path.abspath(root if isinstance(root, str) else root.path) for root in roots]
     by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
     optional = {folder for folder, rule in by_folder.items() if rule.optional}
     if isinstance(options, WatchOptions):
@@ -205,7 +205,7 @@ def open_roots(
             f"{lost[0]}: it has a [[source]], but it is the same folder as another root, or a "
             "file; name the folder itself, once"
         )
-    scripts = {each: rule.scripts for each, rule in by_folder.items() if rule.scripts is not None}
+    scripts = {folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None}
     return OpenedRoots(registry, mirrors, scripts, gate)
 
 
@@ -357,7 +357,7 @@ def _assign_entries(
     """Assign the new entries to the served folders; a folder whose entry is gone keeps no skill."""
     after = {folder: replace(source, skills={}) for folder, source in before.items()}
     free = dict(before)
-    for entry in sorted(locked, key=lambda each: each not in free.values()):
+    for entry in sorted(locked, key=lambda entry: entry not in free.values()):
         same = [folder for folder, known in free.items() if known.given == entry.given]
         if not same:
             raise UsageError(f"{lock}: {entry.given} has a new revision there; restart the server")

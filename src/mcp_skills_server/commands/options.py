@@ -319,7 +319,7 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
 
 def warn_of_unknown_variables(context: click.Context) -> None:
     """Warn of each variable MCP_SKILLS_* that no command reads, and suggest the nearest one."""
-    given = {each for each in os.environ if each.startswith(PREFIX)} - _WITHOUT_OPTION
+    given = {name for name in os.environ if name.startswith(PREFIX)} - _WITHOUT_OPTION
     own = _variables(context.command)
     if given <= own:
         return

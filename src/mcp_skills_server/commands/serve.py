@@ -199,7 +199,7 @@ def _serve_http(context: click.Context, server: Server) -> None:
         load=server.load,
         probe_address=server.feature(PrometheusMetrics).address,
         status_lines=lambda: [
-            state for each in (reloader, *server.features) if (state := each.state())
+            state for part in (reloader, *server.features) if (state := part.state())
         ],
     )
     if sources is not None:

@@ -165,16 +165,16 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
                 problems.update(scan(command, root.path, root.show))
     report = _Report(skills, empty, passed)
     suppression = _suppression_of(registry, skills)
-    for each in sorted(problems, key=lambda it: (it.path, it.line or 0, it.code, it.message)):
-        is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
-        if is_ignored or not each.code.startswith(options.select or ("",)):
+    for problem in sorted(problems, key=lambda it: (it.path, it.line or 0, it.code, it.message)):
+        is_ignored = bool(options.ignore) and problem.code.startswith(options.ignore)
+        if is_ignored or not problem.code.startswith(options.select or ("",)):
             continue
-        if reason := suppression(each):
-            report.suppressed.append((each, reason))
-        elif each.severity == "note":
-            report.notes.append(each)
+        if reason := suppression(problem):
+            report.suppressed.append((problem, reason))
+        elif problem.severity == "note":
+            report.notes.append(problem)
         else:
-            report.problems.append(each)
+            report.problems.append(problem)
     report.corrections += _corrections(registry, report)
     return report
 
@@ -188,8 +188,8 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
     }
 
     @cache
-    def reasons(place: str) -> Mapping[tuple[str, int | None], str]:
-        file = files.get(place)
+    def reasons(folder: str) -> Mapping[tuple[str, int | None], str]:
+        file = files.get(folder)
         if file is None or file.size > MOST_TEXT:
             return {}
         try:
@@ -216,9 +216,9 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
             {
                 "ok": report.is_ok(strict=options.strict),
                 "skills": len(report.skills),
-                "problems": [each._asdict() for each in report.problems],
+                "problems": [problem._asdict() for problem in report.problems],
                 "notes": [note._asdict() for note in report.notes],
-                "suppressed": [each._asdict() | {"reason": why} for each, why in report.suppressed],
+                "suppressed": [problem._asdict() | {"reason": why} for problem, why in report.suppressed],
                 "passed_over": report.passed,
             }
         )

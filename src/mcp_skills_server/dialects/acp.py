@@ -190,7 +190,7 @@ def with_server(request: object, make: Callable[[str], Mapping[str, Any]]) -> st
 
 
 def _free_name(taken: Sequence[object]) -> str:
-    names = {each for each in taken if isinstance(each, str)}
+    names = {name for name in taken if isinstance(name, str)}
     numbered = (f"{_SERVER_NAME}-{number}" for number in count(2))
     return next(name for name in chain([_SERVER_NAME], numbered) if name not in names)
 
@@ -245,7 +245,7 @@ def available(snapshot: Snapshot) -> Available:
     left_out: list[tuple[str, str]] = []
     valid = [snapshot.skills[path] for path in snapshot.paths(Standing.VALID)]
     # ACPX-14: prefer the earlier root
-    for skill in sorted(valid, key=lambda each: (each.root, each.path)):
+    for skill in sorted(valid, key=lambda skill: (skill.root, skill.path)):
         if not hidden.strip(skill.description):
             left_out.append((skill.path, "its description has hidden characters only"))
         elif skill.name in chosen:
@@ -290,7 +290,7 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
     Skills do not become commands: the user calls a command, the agent chooses a skill.
     """
     meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
-    names = [each for each in list_in(meta, "availableSkills") if isinstance(each, str)]
+    names = [skill for skill in list_in(meta, "availableSkills") if isinstance(skill, str)]
     ours = [skill["name"] for skill in skills if skill["name"] not in names]
     meta["availableSkills"] = [*names, *ours]
     meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)

@@ -162,8 +162,8 @@ def suggestions(argument: Mapping[str, Json], begun: str) -> list[str]:
         several = [value]
         if isinstance(value, list):
             several = value
-        values |= dict.fromkeys(each for each in several if isinstance(each, str))
-    return [each for each in values if each and each.casefold().startswith(begun.casefold())]
+        values |= dict.fromkeys(value for value in several if isinstance(value, str))
+    return [value for value in values if value and value.casefold().startswith(begun.casefold())]
 
 
 def changed(

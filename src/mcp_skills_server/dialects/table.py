@@ -69,7 +69,7 @@ class DialectSet(NamedTuple):
                 if not isinstance(target, str):
                     raise RequestError(f"Parameter {dialect.parameter!r} must be a string")
                 return dialect, target
-        parameters = " or ".join(repr(each.parameter) for each in reversed(self.dialects))
+        parameters = " or ".join(repr(dialect.parameter) for dialect in reversed(self.dialects))
         raise RequestError(f"Parameter {parameters} is missing")
 
     def with_capabilities(self, capabilities: Mapping[str, Json]) -> dict[str, Json]:
@@ -78,7 +78,7 @@ class DialectSet(NamedTuple):
         for dialect in self.dialects:
             out |= dialect.capabilities
         extensions = {
-            key: value for each in self.dialects for key, value in each.extensions.items()
+            key: value for dialect in self.dialects for key, value in dialect.extensions.items()
         }
         if extensions:
             there = out.get("extensions")
@@ -94,7 +94,7 @@ def select_dialects(name: str) -> DialectSet:
     """
     if name not in names():
         raise UsageError(f"unknown dialect {quoted(name)}; give one of {', '.join(names())}")
-    dialects = tuple(each for each in TABLE.values() if name in (AUTO, each.name))
+    dialects = tuple(dialect for dialect in TABLE.values() if name in (AUTO, dialect.name))
     notifications = {
         key: method for dialect in dialects for key, method in dialect.notifications.items()
     }

@@ -68,7 +68,7 @@ def _hidden() -> re.Pattern[str]:
 def find(text: str) -> Iterator[tuple[int, str]]:
     """Yield each hidden character with its offset, in order."""
     if text.isascii():
-        yield from ((found.start(), found[0]) for found in _HIDDEN_IN_ASCII.finditer(text))
+        yield from ((match.start(), match[0]) for match in _HIDDEN_IN_ASCII.finditer(text))
         return
     for match in _any().finditer(text):
         # The long pattern is tried only where it may fit.

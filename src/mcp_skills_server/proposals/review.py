@@ -76,4 +76,4 @@ def _alike(tried: Skill, name: str, seen: Snapshot) -> list[str]:
     ]
     same = [f"{other.path} has the same name" for other in others if other.name == tried.name]
     near = [overlap for overlap in overlaps(tried, others) if overlap.share >= _ALIKE][:_MOST_ALIKE]
-    return [*same, *(f"{each.other.path} says much the same ({each.share:.0%})" for each in near)]
+    return [*same, *(f"{overlap.other.path} says much the same ({overlap.share:.0%})" for overlap in near)]

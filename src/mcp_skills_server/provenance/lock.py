@@ -157,7 +157,7 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
 
 def is_pinned_elsewhere(path: str, source: LockedSource, locked: Iterable[LockedSource]) -> bool:
     """Tell whether another entry pins this skill to another revision of the same source."""
-    others = (each for each in locked if each.given == source.given and each is not source)
+    others = (other for other in locked if other.given == source.given and other is not source)
     return any(path in other.skills for other in others)
 
 

@@ -111,11 +111,11 @@ class Artifacts:
         """Keep the new edition's artifacts, and retire those that only the one before it named."""
         now = self._clock()
         named = {skill.artifact.path for skill in made.skills.values()}
-        for each in before.skills.values() if before else ():
-            if each.artifact.path not in named and each.artifact.path in self._kept:
-                self._retired.pop(each.artifact.path, None)
-                self._retired[each.artifact.path] = now
-                self._former[each.skill.name] = each
+        for skill in before.skills.values() if before else ():
+            if skill.artifact.path not in named and skill.artifact.path in self._kept:
+                self._retired.pop(skill.artifact.path, None)
+                self._retired[skill.artifact.path] = now
+                self._former[skill.skill.name] = skill
         for path in named & self._retired.keys():
             del self._retired[path]
         self._forget(now)

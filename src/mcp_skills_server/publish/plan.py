@@ -104,7 +104,7 @@ def make_plan(
     ours = {path: hex_of(item.digest) for path, item in items.items()}
     gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
     # any other file is not ours (any more)
-    proved = {path for path, found in gone.items() if found in claims[path]}
+    proved = {path for path, digest in gone.items() if digest in claims[path]}
     plan.early, folder.replaced = _in_the_way(proved, ours)
     for path, item in items.items():
         digest, on_disk = ours[path], folder.digest(path)
@@ -127,7 +127,7 @@ def make_plan(
         plan.stale.append(path)
         if not _ARTIFACT.fullmatch(path):
             plan.differences.append(OutdatedFile(path, "left over"))
-    plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
+    plan.stale += [path for path, digest in gone.items() if digest is None]  # its folder may be left
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
     plan.differences.sort(key=lambda difference: difference.path)
     plan.record = PublishRecord({**ours, **{path: gone[path] or "" for path in retired}}, retired)

@@ -110,7 +110,7 @@ class Executor:
             )
             return failed("unsupported_runtime", message)
         named = (request.args.get(name) for name in manifest.blob_inputs)
-        blobs = [each for each in named if isinstance(each, str)]
+        blobs = [name for name in named if isinstance(name, str)]
         start = partial(
             self._scripts.run, skill, entry, directory=manifest.name, needs=manifest.secrets
         )
@@ -217,7 +217,7 @@ class Executor:
 def _languages(extensions: Iterable[str]) -> list[str]:
     """Return the languages of these extensions, or the bare extension without a language."""
     names = {name for name, extension in _EXTENSIONS.items() if extension in extensions}
-    return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
+    return sorted(names | {extension[1:] for extension in extensions if extension not in _EXTENSIONS.values()})
 
 
 # The work directory

@@ -390,7 +390,7 @@ class Methods:
             raise CallError(message, _error_data(name, version))
         if version is None:
             return there[-1]
-        versions = next((each for each in there if each.manifest.version.text == version), None)
+        versions = next((entry for entry in there if entry.manifest.version.text == version), None)
         if versions is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
             message = f"{name} has no version {version[:100]!r}; known: {shown}"

@@ -127,7 +127,7 @@ class Briefing:
             elif scripts:
                 characters = 0
             else:
-                rest = [each for each in overview.offers if skills[each.path].standing < elsewhere]
+                rest = [offer for offer in overview.offers if skills[offer.path].standing < elsewhere]
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
             if client.searches_tools and elsewhere is None:
@@ -192,7 +192,7 @@ class Briefing:
         skills = [skill for skill, _ in group_copies(offered)]
         offers = [self._offer(skill, snapshot) for skill in skills]
         tags = {*self._runtime.settings.preferred_tags}
-        tagged = [each.path for each in skills if tags & {*map(str, tags_of(each.frontmatter))}]
+        tagged = [skill.path for skill in skills if tags & {*map(str, tags_of(skill.frontmatter))}]
         return _Texts(Overview(offers, more, [*tagged, *self._preferred]), {}, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:

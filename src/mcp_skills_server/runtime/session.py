@@ -173,7 +173,7 @@ class Session(ClosingMixin):
         try:
             tool = dialect.canonical(name)
             if tool not in _CALLS:
-                there = [each for each in _CALLS if each != dialect.RUN or shared.runs_scripts]
+                there = [tool for tool in _CALLS if tool != dialect.RUN or shared.runs_scripts]
                 words = f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
                 return dialect.failure(words)
             # Some clients send null for an optional argument without a value.

@@ -367,7 +367,7 @@ class MergedHandlers:
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             page = _as_dict(await entry.handler(ctx, types.PaginatedRequestParams(cursor=cursor)))
-            names |= {str(each[field]) for each in page.get(key, [])}
+            names |= {str(entry[field]) for entry in page.get(key, [])}
             cursor = page.get("nextCursor")
             if cursor is None:
                 break

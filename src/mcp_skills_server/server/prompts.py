@@ -84,7 +84,7 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
         RequestError: the prompt or its argument does not exist.
     """
     name, wanted = str(params["ref"]["name"]), params["argument"]
-    declared = {str(each["name"]): each for each in _declared(_find(view.snapshot, settings, name))}
+    declared = {str(argument["name"]): argument for argument in _declared(_find(view.snapshot, settings, name))}
     argument = declared.get(wanted["name"])
     if argument is None:
         asked = clipped(wanted["name"])
@@ -121,7 +121,7 @@ def _page(
 ) -> Page:
     offered = _offered(snapshot, settings, after)
     if elsewhere is not None:
-        offered = (each for each in offered if each.standing < elsewhere)
+        offered = (skill for skill in offered if skill.standing < elsewhere)
     page = list(islice(offered, settings.prompt_page_size))
     kept = first_page(page, entry_bytes)
     more = None
@@ -172,9 +172,9 @@ def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
     if skill is not None:
         return skill
     alike = [snapshot.skills[path] for path in snapshot.named(name[:LONGEST_PATH], prompts.LEAST)]
-    offered = [each for each in alike if prompts.is_offered(each, settings.prompt_choice)]
+    offered = [skill for skill in alike if prompts.is_offered(skill, settings.prompt_choice)]
     shown = list(islice(offered or _offered(snapshot, settings, None), _MOST_NAMED + 1))
-    known = [identity.name_of(each, snapshot, prompts.LEAST) for each in shown[:_MOST_NAMED]]
+    known = [identity.name_of(skill, snapshot, prompts.LEAST) for skill in shown[:_MOST_NAMED]]
     more = ""
     if len(shown) > _MOST_NAMED:
         more = " and more"

@@ -236,7 +236,7 @@ class FetchedFolder:
         Return the error of each skill that failed, by name; its path is unchanged.
         """
         failed: dict[str, ConflictError | OSError] = {}
-        left = {each.name: each for each in staged}
+        left = {unit.name: unit for unit in staged}
 
         def attempt(step: Callable[[Staged], None]) -> None:
             for each in list(left.values()):
@@ -247,9 +247,9 @@ class FetchedFolder:
                     del left[each.name]
 
         attempt(self._check_still)
-        sync_paths([path for each in left.values() for path in (each.record, *_parts(each.tree))])
+        sync_paths([path for unit in left.values() for path in (unit.record, *_parts(unit.tree))])
         # Records first: a skill without one would count as local or foreign.
-        attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
+        attempt(lambda unit: os.replace(unit.record, self._record_path(unit.name)))
         sync_path(self._records)
         attempt(self._swap)
         sync_path(self.directory)
@@ -320,10 +320,10 @@ class FetchedFolder:
             prefix = todo.pop()
             with suppress(OSError), os.scandir(self.directory / prefix) as entries:
                 for entry in entries:
-                    place = prefix + entry.name
-                    if place in above and entry.is_dir(follow_symlinks=False):
-                        todo.append(f"{place}/")
-                    elif place not in names and place != STATE_DIR:
+                    name = prefix + entry.name
+                    if name in above and entry.is_dir(follow_symlinks=False):
+                        todo.append(f"{name}/")
+                    elif name not in names and name != STATE_DIR:
                         yield Path(entry.path)
 
     def remove_others(self, names: Collection[str]) -> None:
@@ -351,7 +351,7 @@ class FetchedFolder:
         """Roll back what a killed process left."""
         left = list(self._stage.iterdir())
         names: dict[str, str] = {}
-        if any(each.name.startswith(_OLD) for each in left):
+        if any(entry.name.startswith(_OLD) for entry in left):
             names = {
                 record_key(read_record.name): read_record.name
                 for read_record in read_records(self.directory)

@@ -401,7 +401,7 @@ class Mirrors:
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:
         """Return a function that waits `seconds` at most for sources never read; None for none."""
-        unread = [each for each in self.followers if not each.read_once.is_set()]
+        unread = [follower for follower in self.followers if not follower.read_once.is_set()]
         end = time.monotonic() + seconds
 
         def wait() -> None:
@@ -414,7 +414,7 @@ class Mirrors:
 
     def look(self) -> int:
         """Poll all remote sources now and return their number. Thread-safe."""
-        remote = [each for each in self.followers if each.source.remote]
+        remote = [follower for follower in self.followers if follower.source.remote]
         for follower in remote:
             self._look_at(follower)
         return len(remote)

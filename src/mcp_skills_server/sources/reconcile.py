@@ -387,7 +387,7 @@ class Reconciler:
         order = sorted(
             self._became, key=lambda it: (self._positions[self._owners[folded(it)][0]], it)
         )
-        became = {each: tuple(it for it in order if self._became[it] == each) for each in _LISTS}
+        became = {reason: tuple(it for it in order if self._became[it] == reason) for reason in _LISTS}
         report = _report_of(index, refusals)
         return replace(
             report,

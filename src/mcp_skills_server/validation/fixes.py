@@ -33,7 +33,7 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
     done: list[Problem] = []
     line_end = "\r\n" if text.count("\r\n") == text.count("\n") else "\n"
     # From the end, so that a correction does not move the lines of those that follow.
-    for problem in sorted(problems, key=lambda each: -(each.line or 0)):
+    for problem in sorted(problems, key=lambda problem: -(problem.line or 0)):
         correct = _CORRECTIONS.get(problem.code)
         lines = text.split(line_end)
         number = (problem.line or 0) - 1
@@ -45,7 +45,7 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
             done += [
                 each for each in problems if each.line == problem.line and each.code == problem.code
             ]
-    return text, sorted({*done}, key=lambda each: each.line or 0)
+    return text, sorted({*done}, key=lambda problem: problem.line or 0)
 
 
 def has_fix(problem: Problem) -> bool:

@@ -144,7 +144,7 @@ class Slots:
         """
         if len(self._taken) < self.limit:
             return True
-        held = Counter(each.owner for each in self._taken)
+        held = Counter(slot.owner for slot in self._taken)
         for state in State:
             first: dict[str, Slot] = {}
             for slot in self._taken:
@@ -153,7 +153,7 @@ class Slots:
             able = [*first]
             if state is State.BUSY:
                 least = max(self.limit // 2, held[newcomer] + 1)
-                others = (each for each in first if is_admitted and each != newcomer)
+                others = (slot for slot in first if is_admitted and slot != newcomer)
                 able = [other for other in others if held[other] > least]
             client = client_to_evict(held, newcomer, able)
             if client is not None:

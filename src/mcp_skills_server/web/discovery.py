@@ -272,8 +272,8 @@ class Discovery:
         if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
-        for each in new[:_LOGGED_AT_ONCE]:
-            logger.warning("%s", printable(each))
+        for path in new[:_LOGGED_AT_ONCE]:
+            logger.warning("%s", printable(path))
         if len(new) > _LOGGED_AT_ONCE:
             logger.warning("and %d more skills are not published", len(new) - _LOGGED_AT_ONCE)
 
@@ -359,7 +359,7 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
 
 def matches_tag(header: str, etag: str, *, weakly: bool) -> bool:
     """Return whether a list of entity tags contains `etag`. A date never matches."""
-    tags = [each.strip() for each in header.split(",")]
+    tags = [tag.strip() for tag in header.split(",")]
     if weakly:
         tags = [tag.removeprefix("W/") for tag in tags]
     return "*" in tags or etag in tags

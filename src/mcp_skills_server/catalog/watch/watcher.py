@@ -274,9 +274,9 @@ def _changed_links(roots: Iterable[Root]) -> set[str]:
     Polled, because the target of a link may come and go where nothing is watched.
     """
     links = [
-        (os.path.join(root.path, place), link)
+        (os.path.join(root.path, path), link)
         for root in roots
-        for place, link in [*root.links.items()]
+        for path, link in [*root.links.items()]
     ]
     changed = {path for path, link in links if link_state(path) != link.state}
     # the links of a root that is away differ for as long as it is

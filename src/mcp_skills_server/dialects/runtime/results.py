@@ -60,11 +60,11 @@ def load_result(
     """
     shown: dict[str, Loaded] = {}
     if bodies:
-        shown = {each.name: each for each in _cut(fresh, characters)}
+        shown = {skill.name: skill for skill in _cut(fresh, characters)}
     whole = shown if shows != "text" else ()
-    entries = [_loaded_entry(shown.get(each.name, each), each.name in whole) for each in active]
+    entries = [_loaded_entry(shown.get(skill.name, skill), skill.name in whole) for skill in active]
     structure: dict[str, Json] = {"active_skills": entries}
-    names = contained(", ".join(one_line(each.name) for each in active)) or "none"
+    names = contained(", ".join(one_line(skill.name) for skill in active)) or "none"
     lines = [f"Active skills: {names}."]
     if len(active) > 1:
         lines[0] += " Where two conflict, the later one applies."
@@ -74,7 +74,7 @@ def load_result(
     if bodies and shows == "structure" and fresh:
         lines.append(_ELSEWHERE)
     elif bodies:
-        lines += [_with_files(each) for each in shown.values()]
+        lines += [_with_files(skill) for skill in shown.values()]
     elif fresh:
         for skill in fresh:
             if skill.problems:
@@ -276,11 +276,11 @@ def proposal_list(proposals: Sequence[dict[str, Json]]) -> ToolResult:
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     """Truncate instructions to a common limit if they do not fit, with a hint where to continue."""
-    files = sum(len(path) + 4 for each in fresh for path in each.files[:_MOST_FILES])
+    files = sum(len(path) + 4 for skill in fresh for path in skill.files[:_MOST_FILES])
     budget = max(characters - files, characters // 2)
-    if sum(len(each.instructions) for each in fresh) <= budget:
+    if sum(len(skill.instructions) for skill in fresh) <= budget:
         return list(fresh)
-    most = max_min_limit((len(each.instructions) for each in fresh), budget)
+    most = max_min_limit((len(skill.instructions) for skill in fresh), budget)
     out: list[Loaded] = []
     for skill in fresh:
         whole = skill.instructions

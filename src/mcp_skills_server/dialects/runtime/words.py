@@ -125,8 +125,8 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
     # (`identity.name_of`).
     def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
         usable = [skill for skill in skills.values() if is_usable(skill)]
-        offered = {each.path: each.description for each in usable if is_offered(each)}
-        return {each.path: (each.name, offered.get(each.path)) for each in usable}
+        offered = {skill.path: skill.description for skill in usable if is_offered(skill)}
+        return {skill.path: (skill.name, offered.get(skill.path)) for skill in usable}
 
     return shown_of(before) != shown_of(after)
 
@@ -148,7 +148,7 @@ def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[
 
 def scripts_of(skill: Skill) -> Iterator[str]:
     """Yield the paths of a skill's scripts; those of skills nested in it need their own grant."""
-    nested = tuple(f"{each}/" for each in skill.nested)
+    nested = tuple(f"{nested}/" for nested in skill.nested)
     scripts = (path for path in skill.files if path.startswith(SCRIPTS))
     return (path for path in scripts if not path.startswith(nested))
 

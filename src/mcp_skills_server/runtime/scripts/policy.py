@@ -128,7 +128,7 @@ class ExecutionPolicy:
                 "secret",
             )
         named = self._settings.network_of
-        network = bool(laid_out) and all(reference(each) in named for each in laid_out)
+        network = bool(laid_out) and all(reference(laid) in named for laid in laid_out)
         return RunRights(self._settings.network or network, self._declared(skill, given))
 
     def _declared(self, skill: Skill | None, given: Mapping[str, str]) -> Mapping[str, str]:

@@ -432,7 +432,7 @@ class Scripts:
         with self._server.serving():  # for runs outside of a request, too
             skill = request.skills.get(request.skill_directory)
             digests = {
-                each.path: self._registry.digest_over(each) for each in request.skills.values()
+                skill.path: self._registry.digest_over(skill) for skill in request.skills.values()
             }
             if skill is not None:
                 events.record_run(skill.path, request.path, digests[skill.path])

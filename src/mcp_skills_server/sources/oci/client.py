@@ -202,7 +202,7 @@ class RegistryClient(HttpClient):
             found = items(mapping(load_json(page.body)).get("tags"))
         except (UnacceptableError, UnreachableError, ValueError):
             return AbsentError(named)
-        tags = [each for each in found if isinstance(each, str) and each.isprintable()]
+        tags = [tag for tag in found if isinstance(tag, str) and tag.isprintable()]
         tags = sorted([tag for tag in tags if len(tag) <= 128][:_TAGS])
         if not tags:
             return AbsentError(f"{named}, and no tag")

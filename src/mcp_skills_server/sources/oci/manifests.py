@@ -97,10 +97,10 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
 
 def _collection(manifest: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
     known = [entry for entry in entries if not entry.platform.startswith("unknown")]
-    kept = [each for each in known if _ATTESTATION not in each.annotations]
-    is_named = any(SKILL_NAME in each.annotations for each in kept)
+    kept = [entry for entry in known if _ATTESTATION not in entry.annotations]
+    is_named = any(SKILL_NAME in entry.annotations for entry in kept)
     is_listed = is_named or manifest.get("artifactType") == COLLECTION
-    is_one = bool(kept) and not is_listed and all(each.platform for each in kept)
+    is_one = bool(kept) and not is_listed and all(entry.platform for entry in kept)
     return Collection(tuple(kept), is_one)
 
 

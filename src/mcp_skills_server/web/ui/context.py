@@ -192,7 +192,7 @@ def without_folders(ctx: Context, text: str) -> str:
     """Return a text with root paths replaced by root names, except on a local page."""
     if ctx.site.is_local:
         return text
-    for root in sorted(ctx.runtime.registry.roots, key=lambda each: -len(each.path)):
+    for root in sorted(ctx.runtime.registry.roots, key=lambda root: -len(root.path)):
         for fromkey in dict.fromkeys((root.path, root.given, root.shown)):
             if os.sep in fromkey:
                 text = text.replace(fromkey, source_name(ctx, root.index))

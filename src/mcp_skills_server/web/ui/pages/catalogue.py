@@ -270,7 +270,7 @@ def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
         for skill in skills:
             roots[skill.root] += 1
             tags.update(set(map(str, tags_of(skill.frontmatter))))
-            codes.update({each.code for each in by_skill.get(skill.path, ())})
+            codes.update({problem.code for problem in by_skill.get(skill.path, ())})
         sources = sorted(roots.items())
         facets = {
             "sources": [(str(root), source_name(ctx, root), count) for root, count in sources],
@@ -278,7 +278,7 @@ def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
             "codes": sorted(codes.items()),
             "left_out": sum(skill.standing is not Standing.VALID for skill in skills),
             "tokens": sum(map(tokens_of, skills)),
-            "places": [shown_problem(ctx, each) for each in places[:_MOST_PLACES]],
+            "places": [shown_problem(ctx, problem) for problem in places[:_MOST_PLACES]],
             "summary": survey.summary,
             "progress": survey.progress,
         }

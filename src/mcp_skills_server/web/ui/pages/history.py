@@ -156,7 +156,7 @@ class Revisions:
 
     def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
         """Return a skill's files without nested skills, which may have other readers."""
-        nested = tuple(f"{each}/" for each in skill.nested)
+        nested = tuple(f"{nested}/" for nested in skill.nested)
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
 
 

@@ -53,7 +53,7 @@ class MethodAnswer(NamedTuple):
 async def page(request: Request, ctx: Context) -> Response:
     """Return the view, for one era and one dialect."""
     era = choice_of(request.query_params, "era", ERAS, "modern")
-    dialects = [AUTO, *(each.name for each in ctx.site.settings.spoken.dialects)]
+    dialects = [AUTO, *(dialect.name for dialect in ctx.site.settings.spoken.dialects)]
     dialect = choice_of(request.query_params, "dialect", dialects, AUTO)
     host = choice_of(request.query_params, "host", context.HOSTS, "generic")
     answers = [method_answer async for method_answer in method_answers(ctx, ERAS[era], dialects)]

@@ -51,10 +51,10 @@ async def page(request: Request, ctx: Context) -> Response:
     start = start_of(given)
     survey = await to_thread.run_sync(survey_of, ctx)
     severe = (problem for problem in survey.problems if severity in ("", problem.severity))
-    fitting = [each for each in severe if code in ("", each.code)]
+    fitting = [problem for problem in severe if code in ("", problem.code)]
     response = ctx.page(
         "problems.html",
-        shown=[await _shown(ctx, each) for each in islice(fitting, start, start + PAGE_SIZE)],
+        shown=[await _shown(ctx, problem) for problem in islice(fitting, start, start + PAGE_SIZE)],
         total=len(fitting),
         progress=survey.progress,
         severity=severity,

@@ -376,13 +376,13 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     if not ctx.site.settings.tools:
         return []
     briefing = ctx.runtime.briefing
-    offer = next((each for each in briefing.overview.offers if each.path == skill.path), None)
+    offer = next((offer for offer in briefing.overview.offers if offer.path == skill.path), None)
     if offer is None:
         return []
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
         parts = context.parts_shown(context.shown_unasked(ctx.runtime, host), [offer])
-        (part,) = (each for each, offers in parts.items() if offers)
+        (part,) = (part for part, offers in parts.items() if offers)
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         is_measured = {"instructions", "tools"} <= {*host.measured}
         out.setdefault(words, []).append(key if is_measured else f"{key} (assumed)")

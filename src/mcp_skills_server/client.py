@@ -30,9 +30,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ConfigDict
 
 from mcp_skills_server.dialects.listed import (
-    LONGEST_URI,
-    MOST_BYTES,
-    MOST_FILES,
+    MAX_BYTES,
+    MAX_FILES,
+    MAX_URI,
     EntryRefusedError,
     ListedFile,
     ListedSkill,
@@ -58,8 +58,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 Way: TypeAlias = Literal["skills", "resources", "tools"]
 
-_MOST_PAGES: Final = 1_000
-_MOST_SKILLS: Final = 50_000
+_MAX_PAGES: Final = 1_000
+_MAX_SKILLS: Final = 50_000
 _RELISTEN_S: Final = 1.0
 _REST: Final = 4
 """The minimum listing interval relative to a listing's duration: a quarter of the time at most."""
@@ -295,8 +295,8 @@ class SkillsClient:
         files: dict[str, tuple[bytes, bool]] = {}
         for path in skill.files:
             files[path] = await self.read(skill, path), False
-            if sum(len(raw) for raw, _ in files.values()) > MOST_BYTES:
-                raise UnprovedError(f"{name}: it has more than {MOST_BYTES >> 20} MiB")
+            if sum(len(raw) for raw, _ in files.values()) > MAX_BYTES:
+                raise UnprovedError(f"{name}: it has more than {MAX_BYTES >> 20} MiB")
         if await to_thread.run_sync(os.path.lexists, target):
             raise UsageError(f"{target}: already exists; remove it, or give another folder")
         try:
@@ -390,12 +390,12 @@ class SkillsClient:
         """Return the items of all pages; UnprovedError if there are too many pages or items."""
         items: list[Any] = []
         page = await self._request(method)
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             items += page.get(key) or ()
             cursor = page.get("nextCursor")
             if cursor is None:
                 return items
-            if len(items) > _MOST_SKILLS:
+            if len(items) > _MAX_SKILLS:
                 break
             page = await self._request(method, cursor=cursor)
         raise UnprovedError(f"{method} does not end: {len(items):,} entries so far")
@@ -414,10 +414,10 @@ class SkillsClient:
         """Return a skill for each resource named SKILL.md, with files from below its folder."""
         listed = await self._pages("resources/list", "resources")
         resources = {str(resource["uri"]): resource for resource in listed if "uri" in resource}
-        found = {
+        own = {
             uri.removesuffix(SKILL_MD): dict[str, ListedFile]()
             for uri in resources
-            if uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI
+            if uri.endswith(f"/{SKILL_MD}") and len(uri) <= MAX_URI
         }
         refused: dict[str, str] = {}
         for uri in resources:
@@ -426,13 +426,13 @@ class SkillsClient:
                 base = base.rstrip("/").rpartition("/")[0] + "/"
                 if len(base) < 2:
                     break
-                if base in found and len(found[base]) < MOST_FILES:
+                if base in own and len(own[base]) < MAX_FILES:
                     try:
-                        found[base][path_below(base, uri)] = ListedFile(uri)
+                        own[base][path_below(base, uri)] = ListedFile(uri)
                     except EntryRefusedError as error:
                         refused[base] = str(error)
         skills: list[ListedSkill] = []
-        for base, files in found.items():
+        for base, files in own.items():
             if base not in refused:
                 described = str(resources[base + SKILL_MD].get("description") or "")
                 skills.append(ListedSkill(base.split("/")[-2], described, base + SKILL_MD, files))
@@ -441,7 +441,7 @@ class SkillsClient:
     async def _list_by_tools(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
         skills: list[ListedSkill] = []
         given: dict[str, Any] = {}
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await self._call("skills_list", given)
             for entry in page.get("skills") or ():
                 if "name" not in entry:

@@ -137,11 +137,11 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     made.mkdir()
     try:
         for name, (raw, executable) in files.items():
-            place = made / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(raw)
+            target = made / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(raw)
             if executable:
-                place.chmod(0o755)
+                target.chmod(0o755)
         sync_paths([*map(str, made.rglob("*")), str(made)])
         made.rename(path)
         sync_paths([str(path.parent)])

@@ -22,14 +22,14 @@ EVERYBODY: Final = "*"
 LOCAL: Final = "local"
 """The client over stdio: the user who started the server."""
 KINDS: Final = ("token", "user", "group")
-_MOST_CHARACTERS: Final = 512
-_MOST_SEGMENTS: Final = 64
+_MAX_CHARACTERS: Final = 512
+_MAX_SEGMENTS: Final = 64
 EVERY_SKILL: Final = "**"
 """The pattern that matches every skill, and the segment that matches any number of segments."""
 _SEGMENTS: Final = "(?:[^/]*+/)*"
 _FOREIGN_WILDCARDS: Final = frozenset("?[]{}\\")
 """Wildcards of other programs, which would match literally here and are refused."""
-_MOST_KNOWN: Final = 4096
+_MAX_KNOWN: Final = 4096
 """Most principals whose permissions are cached."""
 
 
@@ -68,8 +68,8 @@ class Pattern:
 
 
 def _check(text: str, segments: Sequence[str]) -> None:
-    if not text or len(text) > _MOST_CHARACTERS or len(segments) > _MOST_SEGMENTS:
-        most = f"{_MOST_CHARACTERS} characters and {_MOST_SEGMENTS} segments"
+    if not text or len(text) > _MAX_CHARACTERS or len(segments) > _MAX_SEGMENTS:
+        most = f"{_MAX_CHARACTERS} characters and {_MAX_SEGMENTS} segments"
         raise PatternError("a pattern is empty" if not text else f"a pattern has more than {most}")
     if not text.isprintable():
         raise PatternError("a pattern has characters that cannot be printed")
@@ -203,7 +203,7 @@ class Grants:
     def __init__(self, grants: Sequence[Grant], *, local: bool) -> None:
         self.grants = tuple(grants)
         self.local = local
-        self.permissions = lru_cache(_MOST_KNOWN)(self._permissions)
+        self.permissions = lru_cache(_MAX_KNOWN)(self._permissions)
 
     def _permissions(self, principal: Principal | None) -> Permissions:
         """Return the permissions of a principal; None is an unauthenticated client."""

@@ -135,28 +135,28 @@ class Issuer:
     async def _fetch_keys_url(self) -> str:
         """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
         failed: SkillsServerError = _UnusableError("it has no metadata (RFC 8414 or OpenID)")
-        for metadata_url in self._metadata_urls:
+        for url in self._metadata_urls:
             try:
-                status, body = await self._fetch(metadata_url)
+                status, body = await self._fetch(url)
             except SkillsServerError as error:
                 failed = error
                 continue
             if status != 200:
                 if status >= 500 or status == 429:
-                    failed = _UnusableError(f"{metadata_url} answers with status {status}")
+                    failed = _UnusableError(f"{url} answers with status {status}")
                 continue
-            metadata = _parse_object(body, metadata_url)
+            metadata = _parse_object(body, url)
             if metadata.get("issuer") != self._url:
                 raise _UnusableError(
-                    f"{metadata_url} is from another issuer, {clipped(repr(metadata.get('issuer')))}"
+                    f"{url} is from another issuer, {clipped(repr(metadata.get('issuer')))}"
                 )
             address = metadata.get("jwks_uri")
             if not isinstance(address, str) or not is_secure(address) or not self._allows(address):
-                raise _UnusableError(f"{metadata_url} has no https URL of its keys (jwks_uri)")
+                raise _UnusableError(f"{url} has no https URL of its keys (jwks_uri)")
             self._metadata = metadata
             self._metadata_urls = [
-                metadata_url,
-                *(known for known in self._metadata_urls if known != metadata_url),
+                url,
+                *(known for known in self._metadata_urls if known != url),
             ]
             return address
         raise failed
@@ -209,7 +209,7 @@ class ResourceServer:
         self.issuer = Issuer(settings.issuer, fetch)
 
     @property
-    def metadata_url(self) -> str:
+    def url(self) -> str:
         """Return the URL at which `metadata` is served (RFC 9728)."""
         parts = urlsplit(self.settings.resource)
         return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path.rstrip('/')}"

@@ -25,14 +25,14 @@ from mcp_skills_server.errors import UsageError, listed
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_TOKEN: Final = 16
+_MIN_TOKEN: Final = 16
 SOON_S: Final = 14 * 86_400.0
 """Seconds before its expiry in which a token counts as expiring soon."""
 _HASHED: Final = "sha256:"
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 _ROTATED: Final = 2
 """Most tokens of one name: an old and a new one during a rotation."""
-_LONGEST_FILE: Final = 1 << 20
+_MAX_FILE: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(
@@ -191,8 +191,8 @@ def _parse_line(line: str, where: str) -> Token:
             raise UsageError(f"{where}: after sha256: {hint}")
         hashed = bytes.fromhex(digits)
     else:
-        if len(secret) < _SHORTEST_TOKEN:
-            raise UsageError(f"{where}: the token has fewer than {_SHORTEST_TOKEN} characters")
+        if len(secret) < _MIN_TOKEN:
+            raise UsageError(f"{where}: the token has fewer than {_MIN_TOKEN} characters")
         if not (secret.isascii() and secret.isprintable()):
             raise UsageError(f"{where}: the token has characters that are not printable ASCII")
         hashed = hash_of(secret)
@@ -303,13 +303,13 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
         UsageError: the file cannot be read, or is too long.
     """
     try:
-        raw, status = read_regular(path, _LONGEST_FILE, wait=wait)
+        raw, status = read_regular(path, _MAX_FILE, wait=wait)
         text = raw.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); {_ANOTHER}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: cannot be read (not UTF-8); {_ANOTHER}") from None
-    if len(raw) > _LONGEST_FILE:
+    if len(raw) > _MAX_FILE:
         raise UsageError(f"{path}: too large for a token file; {_ANOTHER}")
     return text, stat.S_IMODE(status.st_mode)
 

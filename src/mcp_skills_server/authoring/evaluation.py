@@ -23,8 +23,8 @@ from mcp_skills_server.runtime.search_text import matched_fields
 
 PLACES: Final = 5
 """Top places of a ranking that count for hit@5."""
-_MOST_CASES: Final = 10_000
-_LONGEST: Final = 10_000
+_MAX_CASES: Final = 10_000
+_MAX_LENGTH: Final = 10_000
 """Most characters of a query."""
 
 
@@ -70,14 +70,14 @@ def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
     return (json.dumps(entries, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
 
 
-def _entries(found: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(found, list) or not all(
-        isinstance(entry, dict) for entry in cast("list[Any]", found)
+def _entries(content: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(content, list) or not all(
+        isinstance(entry, dict) for entry in cast("list[Any]", content)
     ):
         raise UsageError(f"{where}: is not a list of objects")
-    entries = cast("list[dict[str, Any]]", found)
-    if len(entries) > _MOST_CASES:
-        most = f"at most {_MOST_CASES:,} are read; split the file"
+    entries = cast("list[dict[str, Any]]", content)
+    if len(entries) > _MAX_CASES:
+        most = f"at most {_MAX_CASES:,} are read; split the file"
         raise UsageError(f"{where}: has {len(entries):,} cases, {most}")
     return entries
 
@@ -86,8 +86,8 @@ def _case(entry: Mapping[str, Any], key: str, where: str) -> TriggerCase:
     query, expected = entry.get(key), entry.get("should_trigger")
     if not isinstance(query, str) or not query.strip():
         raise UsageError(f"{where} has no text {key!r}")
-    if len(query) > _LONGEST:
-        most = f"at most {_LONGEST:,} are allowed"
+    if len(query) > _MAX_LENGTH:
+        most = f"at most {_MAX_LENGTH:,} are allowed"
         raise UsageError(f"{where}: its {key!r} has {len(query):,} characters, {most}")
     if not isinstance(expected, bool):
         hint = 'add "should_trigger": true or false'
@@ -235,7 +235,7 @@ def evaluate(
             winner = first[0]
         if first and first[0] in snapshot.skills:
             fields = matched_fields(snapshot.skills[first[0]], case.query)
-            words = list(dict.fromkeys(word for _, each in fields for word in each))
+            words = list(dict.fromkeys(word for _, row in fields for word in row))
         return CaseResult(skill, case, triggers, judge.runs, passed, rank, winner, words)
 
     if judge.concurrency == 1:

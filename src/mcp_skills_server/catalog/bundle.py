@@ -215,7 +215,7 @@ class Bundle:
         over = list(self._over(limits))
         if over:
             folder = self._root.show(skill.directory)
-            self._findings += [each.at(folder, skill.path) for each in over]
+            self._findings += [problem.at(folder, skill.path) for problem in over]
             files = _within_limits(files, limits)
         return replace(
             skill,

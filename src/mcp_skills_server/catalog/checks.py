@@ -50,18 +50,18 @@ class Survey:
         """Numbers of problems and their codes in one line, errors first; "" for none."""
         if not self.problems:
             return ""
-        ordered = sorted(self.problems, key=lambda each: (each.severity, each.code))
-        counts = Counter(each.code for each in ordered).items()
+        ordered = sorted(self.problems, key=lambda problem: (problem.severity, problem.code))
+        counts = Counter(problem.code for problem in ordered).items()
         named = ", ".join(f"{code} ({n:,})" if n > 1 else code for code, n in counts)
-        errors = sum(each.severity == "error" for each in ordered)
+        errors = sum(problem.severity == "error" for problem in ordered)
         return f"{plural(errors, 'error')}, {plural(len(ordered) - errors, 'warning')}: {named}"
 
     @cached_property
     def by_skill(self) -> Mapping[str, Sequence[Problem]]:
         """Problems by skill path, of each skill that has some."""
         out: dict[str, list[Problem]] = {}
-        for problem in self.problems:
-            out.setdefault(problem.skill, []).append(problem)
+        for finding in self.problems:
+            out.setdefault(finding.skill, []).append(finding)
         out.pop("", None)
         return out
 
@@ -82,7 +82,7 @@ class Checks:
         """Return the problems in a skill's files, cached unless a file was unreadable."""
         problems = self.known(skill)
         # A read that failed may succeed now, though the skill did not change.
-        if problems is None or any(each.code == "unreadable" for each in problems):
+        if problems is None or any(problem.code == "unreadable" for problem in problems):
             problems = inspect(self._reader, skill)
             self.remember(skill, problems)
         return problems
@@ -105,9 +105,9 @@ class Checks:
                 return made
             checked = [self._known.get(skill) for skill in snapshot.skills.values()]
         problems = {*snapshot.all_problems, *among(self._reader, snapshot)}
-        problems.update(one for each in checked if each for one in each)
+        problems.update(one for problem in checked if problem for one in problem)
         # only `validate` reports notes
-        reported = (each for each in problems if each.severity != "note")
+        reported = (problem for problem in problems if problem.severity != "note")
         ordered = sorted(reported, key=lambda one: (one.path, one.line or 0, one.code, one.message))
         survey = Survey(ordered, sum(problems is not None for problems in checked), len(checked))
         if survey.is_complete:
@@ -168,7 +168,7 @@ def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
     ignored = [path for path in ignored if path.rstrip("/").rpartition("/")[0] in folders]
     problems = [*lint.lint_names(skill, own, ignored)]
     # unreadable files that the scan reported
-    known = {each.path for each in skill.problems if each.code == "unreadable"}
+    known = {problem.path for problem in skill.problems if problem.code == "unreadable"}
     for path, file in own.items():
         if file.size > reader.limits.bytes:
             continue
@@ -178,7 +178,10 @@ def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
             if root.show(join(skill.directory, path)) not in known:
                 text = f"the file cannot be read ({error.strerror})"
                 problems.append(problem("unreadable", text).at(path, ""))
-    return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in problems]
+    return [
+        problem.at(root.show(join(skill.directory, problem.path)), skill.path)
+        for problem in problems
+    ]
 
 
 def among(reader: SkillReader, snapshot: Snapshot) -> list[Problem]:
@@ -186,8 +189,8 @@ def among(reader: SkillReader, snapshot: Snapshot) -> list[Problem]:
     from mcp_skills_server.validation import lint
 
     problems: list[Problem] = []
-    for each in lint.lint_catalog(snapshot):
-        skill = snapshot.skills[each.skill]
-        path = join(skill.directory, each.path) if each.path else skill.directory
-        problems.append(each.at(reader.roots[skill.root].show(path), skill.path))
+    for reported in lint.lint_catalog(snapshot):
+        skill = snapshot.skills[reported.skill]
+        path = join(skill.directory, reported.path) if reported.path else skill.directory
+        problems.append(reported.at(reader.roots[skill.root].show(path), skill.path))
     return problems

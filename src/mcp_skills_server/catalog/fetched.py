@@ -23,7 +23,7 @@ RECORDS: Final = f"{STATE_DIR}/skills"
 """The folder of records in a folder of fetched skills, `NAME.json` for each."""
 _WELL_KNOWN: Final = "/.well-known/"
 """Separates the site from the rest of an index's address (RFC 8615)."""
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 
 
 class Origins:
@@ -120,7 +120,7 @@ def _read(path: str) -> dict[str, Any] | None:
     try:
         if os.path.islink(path):
             return {}
-        raw, _ = read_regular(path, _MOST_BYTES)
+        raw, _ = read_regular(path, _MAX_BYTES)
         record = load_json(raw)
     except (FileNotFoundError, NotADirectoryError):
         return None

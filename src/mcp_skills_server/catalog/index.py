@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LEAST_SKILLS: Final = 200
+MIN_SKILLS: Final = 200
 """Default minimum of skills for a root to be kept: a smaller root is scanned in 0.1 s."""
 _READING_SOURCES: Final = "*.py catalog/*.py format/**/*.py model/**/*.py validation/**/*.py"
 """Source files that decide how a skill is read and checked."""
@@ -75,7 +75,7 @@ class Index:
     kept once it has at least `least` skills.
     """
 
-    def __init__(self, folder: Path, least: int = LEAST_SKILLS) -> None:
+    def __init__(self, folder: Path, least: int = MIN_SKILLS) -> None:
         self.path = folder / _NAME
         self.least = least
         self._lock = threading.Lock()

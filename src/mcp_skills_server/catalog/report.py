@@ -125,7 +125,9 @@ def _report_first(registry: Registry, least: Standing) -> None:
             logger.warning(text, printable(root.shown))
     problems = [problem for skill in snapshot.skills.values() for problem in skill.problems]
     errors = [
-        problem for problem in problems if problem.severity == "error" or codes.unlisting_problem([problem])
+        problem
+        for problem in problems
+        if problem.severity == "error" or codes.unlisting_problem([problem])
     ]
     errors += [problem for problem in snapshot.problems if problem.code != _OWN_LINE]
     for problem in errors[:_LINES_AT_ONCE]:

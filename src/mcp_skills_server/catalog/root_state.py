@@ -71,7 +71,9 @@ class RootState:
     def problems(self) -> list[Problem]:
         """All problems of no served skill, except those of combinations of roots."""
         problems = [
-            each for location in self._unattached.below("") for each in self._unattached[location]
+            problem
+            for location in self._unattached.below("")
+            for problem in self._unattached[location]
         ]
         if self.missing is not None:
             problems.insert(0, self.missing)
@@ -114,12 +116,12 @@ class RootState:
         if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
             return parent
         known = (self.skills, self._refused, self._unattached, self.root.links)
-        place = os.path.join(self.root.path, location)
+        real = os.path.join(self.root.path, location)
         # an edit of a file that is a near miss has to wait for the next full scan
-        if any(skills.below(location) for skills in known) and not os.path.isfile(place):
+        if any(skills.below(location) for skills in known) and not os.path.isfile(real):
             return location
         # elsewhere only a SKILL.md, a directory or a link can make a skill appear
-        if not location or os.path.isdir(place) or os.path.islink(place):
+        if not location or os.path.isdir(real) or os.path.islink(real):
             return location
         return None
 
@@ -189,7 +191,11 @@ class RootState:
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(subtree, scan, known)
         directories = known.keys() | scan.skills.keys()
-        changed = {directory for directory in directories if known.get(directory) is not scan.skills.get(directory)}
+        changed = {
+            directory
+            for directory in directories
+            if known.get(directory) is not scan.skills.get(directory)
+        }
         self.skills.replace_below(subtree, scan.skills)
         self._kept.replace_below(subtree, scan.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(scan.skipped_dot_folders))
@@ -247,8 +253,8 @@ class RootState:
     def _replace_problems(self, subtree: str, problems: Iterable[tuple[str, Problem]]) -> bool:
         """Replace the problems at or below a directory; tell whether any differs."""
         now: dict[str, tuple[Problem, ...]] = {}
-        for location, each in problems:
-            now[location] = (*now.get(location, ()), each)
+        for location, reported in problems:
+            now[location] = (*now.get(location, ()), reported)
         before = {path: self._unattached[path] for path in self._unattached.below(subtree)}
         self._unattached.replace_below(subtree, now)
         return before != now

@@ -93,8 +93,8 @@ class Scan:
             OSError: the directory cannot be opened, or the process ran out of descriptors or
                 memory.
         """
-        for found in () if subtree else self.root.plugin_problems:
-            self.problems.append(("", found.at(self.root.show(found.path), "")))
+        for reported in () if subtree else self.root.plugin_problems:
+            self.problems.append(("", reported.at(self.root.show(reported.path), "")))
         self._visit_subtree(subtree)
         self._follow_links(subtree)
 
@@ -107,10 +107,10 @@ class Scan:
         status = disk.lstat_below(self.root.path, subtree)
         if status is not None and stat.S_ISLNK(status.st_mode):
             # The whole scan sees links one level deeper, by their parent.
-            if levels(subtree) <= tree.MOST_LEVELS + 1:
+            if levels(subtree) <= tree.MAX_LEVELS + 1:
                 self._links.append(subtree)
             return
-        if levels(subtree) > tree.MOST_LEVELS:
+        if levels(subtree) > tree.MAX_LEVELS:
             return
         self._entering(subtree)
         try:
@@ -127,7 +127,7 @@ class Scan:
             self.root.index, limits.files, hidden=limits.hidden, entering=self._entering
         )
         # Walk beyond `limits.depth`, so that a skill that lies too deep is reported.
-        return walk.read_directory(handle, path, tree.MOST_LEVELS - levels(path))
+        return walk.read_directory(handle, path, tree.MAX_LEVELS - levels(path))
 
     def _entering(self, location: str) -> None:
         if self.arm is not None:
@@ -145,9 +145,9 @@ class Scan:
         """
         if here is None:
             return
-        reads, found = self._files.reads, self._read_skill(here, outer)
-        kept = self._in_grace(here, found)
-        skill = kept or found
+        reads, read_skill = self._files.reads, self._read_skill(here, outer)
+        kept = self._in_grace(here, read_skill)
+        skill = kept or read_skill
         here.holds_manifest |= kept is not None  # until the end of the grace period
         if skill is not None:
             self.skills[here.path] = skill
@@ -166,8 +166,8 @@ class Scan:
         elif kept is None:
             bundle = Bundle(skill, self.root, self._files)
             bundle.add(here)
-            found = bundle.complete(self.limits)
-            self.skills[here.path] = unchanged(self.known.get(here.path), found)
+            read_skill = bundle.complete(self.limits)
+            self.skills[here.path] = unchanged(self.known.get(here.path), read_skill)
             if here.path in self.known and self._files.reads == reads:
                 self.unread.add(here.path)
 
@@ -223,17 +223,17 @@ class Scan:
         manifest = self._manifest(here, inside=outer is not None)
         if manifest is None:
             return None
-        old, place = self.known.get(here.path), ""
+        old, shown = self.known.get(here.path), ""
         if old is not None and self._path(here, old.reading, outer) != old.path:
             old = None  # the name that its directory had counts as that of a renamed plugin
         if isinstance(manifest, Problem):
-            place, reading = manifest.path, _unusable(manifest)
+            shown, reading = manifest.path, _unusable(manifest)
         else:
             reading = self._reading(here, manifest, old)
         path = self._path(here, reading, outer)
         if reading.problems:
-            place = place or self.root.show(join(here.path, SKILL_MD))
-            problems = tuple(problem.at(place, path) for problem in reading.problems)
+            shown = shown or self.root.show(join(here.path, SKILL_MD))
+            problems = tuple(problem.at(shown, path) for problem in reading.problems)
             reading = reading._replace(problems=problems)
             # Not by equality alone: in Python 1 equals True, and dicts are equal in any order.
             is_known = old is not None and reading.frontmatter is old.reading.frontmatter
@@ -272,7 +272,9 @@ class Scan:
         if size > most:
             text = f"SKILL.md has {size} bytes, at most {most} are allowed"
             return _unusable(problem("skill-md-too-large", text))
-        if old is not None and any(each.code == "unreadable" for each in old.reading.problems):
+        if old is not None and any(
+            problem.code == "unreadable" for problem in old.reading.problems
+        ):
             old = None  # its bytes were not read
         known = old and old.files.get(SKILL_MD)
         if old is not None and known is not None and self._files.unchanged(manifest) is known:
@@ -380,15 +382,15 @@ class Scan:
             owner = os.lstat(self._at(location)).st_uid
             if os.stat(handle).st_uid != owner:
                 return "leads to a directory of another user than the link's"
-            found = self._walk(handle, location)
-            if found is None:
+            status = self._walk(handle, location)
+            if status is None:
                 return _NO_SKILL
-            if found.holds_manifest:
+            if status.holds_manifest:
                 if disk.lstat(handle, SKILL_MD).st_uid != owner:
                     return "leads to a directory whose SKILL.md belongs to another user"
-            elif self._in_grace(found, None) is None:
+            elif self._in_grace(status, None) is None:
                 return _NO_SKILL
-            self._visit(found)
+            self._visit(status)
         return None
 
     # Problems outside of every skill
@@ -417,7 +419,7 @@ class Scan:
             code, message, hint = REFUSALS["denied"]
             self._report(code, message.format(f"{len(denied)} of its names"), location, hint)
         if here.is_truncated:
-            most = tree.MOST_LEVELS
+            most = tree.MAX_LEVELS
             message = f"folders lie more than {most} levels below the root and are not searched"
             hint = "serve a folder that lies nearer to them as a root of its own"
             self._report("too-deep", message, location, hint)
@@ -457,8 +459,8 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
     return Reading(frontmatter, heading(body), level, problems, headings(body), opening)
 
 
-def _unusable(found: Problem) -> Reading:
-    return Reading({}, None, Standing.UNUSABLE, (found,))
+def _unusable(reason: Problem) -> Reading:
+    return Reading({}, None, Standing.UNUSABLE, (reason,))
 
 
 def _below(path: str, top: str) -> list[str] | None:

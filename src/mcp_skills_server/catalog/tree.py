@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.disk import (
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
-MOST_LEVELS: Final = 64
+MAX_LEVELS: Final = 64
 """Maximum depth of a walk below a root: each level takes one open descriptor and a few frames."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _ALWAYS_KEPT: Final = frozenset((_SKILL_MD_FOLDED, VENV_MARKER))
@@ -198,7 +198,7 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")
 
     with suppress(OSError), disk.open_directory(root_path, directory) as handle:
-        here = Walk(0, 0).read_directory(handle, "", MOST_LEVELS, inside=True)
+        here = Walk(0, 0).read_directory(handle, "", MAX_LEVELS, inside=True)
         if here is not None:
             collect(here, "")
     return sorted(names)

@@ -127,32 +127,32 @@ def grants(options: GrantsOptions, who: str) -> None:
         served.mirrors.fetch()
     registry.load()
     paths = registry.snapshot.paths(Standing.LENIENT)
-    found: list[dict[str, Any]] = []
+    decided: list[dict[str, Any]] = []
     for path in paths:
         why = [(grant, where) for grant, where in given if grant.covers(path)]
         if why:
             granted = {"read"}.union(*(grant.may for grant, _ in why))
             may = [right for right in MAY if right in granted]
             by = [_reason(grant, path, names, where) for grant, where in why]
-            found.append({"skill": path, "may": may, "grants": by})
+            decided.append({"skill": path, "may": may, "grants": by})
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
-        withheld = len(paths) - len(found)
-        say_json({"who": who, "groups": groups, "skills": found, "withheld": withheld})
+        withheld = len(paths) - len(decided)
+        say_json({"who": who, "groups": groups, "skills": decided, "withheld": withheld})
         return
     rows: list[tuple[str, ...]] = []
-    for row in found:
+    for row in decided:
         skill, may = str(row["skill"]), ",".join(row["may"])
         for reason in row["grants"]:
             whom, patterns = (",".join(reason[key]) for key in ("who", "patterns"))
             rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
             skill = may = ""
-    if found:
+    if decided:
         say_table(("SKILL", "MAY", "WHY"), rows)
     of = ""
     if groups and not who.startswith("group:"):
         of = f" of {', '.join(groups)}"
-    say(f"{who}{of} reads {len(found):,} of {len(paths):,} skills", err=True)
+    say(f"{who}{of} reads {len(decided):,} of {len(paths):,} skills", err=True)
 
 
 def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:

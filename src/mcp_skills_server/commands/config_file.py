@@ -32,7 +32,7 @@ from mcp_skills_server.sources.kinds import kind_of
 
 READERS: Final = ("serve", "rpc", "acp")
 """The commands whose options are keys of the file."""
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -408,12 +408,12 @@ def read(path: str, *, again: bool = False) -> Configuration:
         ConfigurationError: the file cannot be read, or has a fault.
     """
     try:
-        raw, _ = read_regular(path, _MOST_BYTES, wait=not again)
+        raw, _ = read_regular(path, _MAX_BYTES, wait=not again)
     except OSError as error:
         hint = "give the path of a TOML file that you may read"
         raise _one_fault(path, 0, f"it cannot be read ({error.strerror})", hint) from None
-    if len(raw) > _MOST_BYTES:
-        what = f"it has more than {_MOST_BYTES:,} bytes"
+    if len(raw) > _MAX_BYTES:
+        what = f"it has more than {_MAX_BYTES:,} bytes"
         raise _one_fault(path, 0, what, "give the path of a configuration file")
     return parse(raw, path)
 
@@ -602,9 +602,9 @@ def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
 def _meant(name: str, known: Sequence[str]) -> str:
     """Return the known key meant by a misspelled one, or by one written as option or variable."""
     plain = name.lower().replace("_", "-").removeprefix("--").removeprefix("mcp-skills-")
-    for each in (plain, plain.removeprefix("no-")):
-        if each in known:
-            return each
+    for spelled in (plain, plain.removeprefix("no-")):
+        if spelled in known:
+            return spelled
     return next(iter(nearest(plain, known, 1)), "")
 
 

@@ -250,11 +250,11 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     say_table(("NAME", "TYPE", "DESCRIPTION"), rows)
     for line in index.warnings:
         remark(f"warning: {line}")
-    broken = [each for each in index.unusable if wanted is None or each.name in wanted]
+    broken = [unusable for unusable in index.unusable if wanted is None or unusable.name in wanted]
     for entry in broken:
         severity = "refused" if entry.is_fault else "warning"
         remark(f"{severity}: {entry}")
-    return int(index.version is None or any(each.is_fault for each in broken))
+    return int(index.version is None or any(unusable.is_fault for unusable in broken))
 
 
 def _remark_report(report: FetchReport, folder: str, origin: str) -> None:

@@ -205,7 +205,7 @@ def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared]]:
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, _Declared):
-                traits = {each: vars(base)[each] for each in ("heading", "example")}
+                traits = {trait: vars(base)[trait] for trait in ("heading", "example")}
                 yield name, value._replace(settings={**value.settings, **traits})
 
 

@@ -67,7 +67,7 @@ class SourceOffer(NamedTuple):
         if skill is None:
             return None
         texts = self.registry.read_all(skill)
-        return {each: (raw, skill.files[each].executable) for each, raw in texts.items()}
+        return {file: (raw, skill.files[file].executable) for file, raw in texts.items()}
 
 
 class SourceChange(NamedTuple):
@@ -131,8 +131,8 @@ def _open_sources(
         if problem.code.startswith("signature-"):
             remark(f"left out: {problem.path}: {problem.message}")
     offers = [
-        SourceOffer(root, revisions.get(found.given, ""), {}, registry)
-        for root, found in zip(given, registry.roots, strict=True)
+        SourceOffer(root, revisions.get(opened.given, ""), {}, registry)
+        for root, opened in zip(given, registry.roots, strict=True)
     ]
     for path in snapshot.paths(Standing.LENIENT):
         skill = snapshot.skills[path]

@@ -27,7 +27,7 @@ from mcp_skills_server.model import printable
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
 _PAUSE_S: Final = 0.01
-_MOST_WAITING: Final = 10_000
+_MAX_WAITING: Final = 10_000
 """Lines in the queue to stderr; further ones are dropped and counted."""
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["text", "json"]
@@ -89,7 +89,7 @@ class LineQueue(logging.Handler):
         self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._records.qsize() >= _MOST_WAITING:
+        if self._records.qsize() >= _MAX_WAITING:
             self._dropped += 1
             return
         if self._dropped:

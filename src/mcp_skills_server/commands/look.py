@@ -268,10 +268,10 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
             )
             passed.append(PassedOver(root.shown, len(folders), folders, reason="no-plugin"))
     for root in empty:
-        if root not in {each.root for each in passed}:
+        if root not in {absent.root for absent in passed}:
             hint = "give a folder of skills, each with a SKILL.md, or begin one with 'new'"
             remark(f"no skill to serve at {root}; {hint}")
-    return empty, [each._asdict() for each in passed]
+    return empty, [absent._asdict() for absent in passed]
 
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:

@@ -205,7 +205,9 @@ def open_roots(
             f"{lost[0]}: it has a [[source]], but it is the same folder as another root, or a "
             "file; name the folder itself, once"
         )
-    scripts = {folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None}
+    scripts = {
+        folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
+    }
     return OpenedRoots(registry, mirrors, scripts, gate)
 
 

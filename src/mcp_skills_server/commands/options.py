@@ -53,9 +53,9 @@ def cache_folder(given: str | None) -> Path:
 
 def index_of(given: str | None) -> Index:
     """Return the index of every root in `given`, or of large roots in the user's cache."""
-    from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
+    from mcp_skills_server.catalog.index import MIN_SKILLS, Index
 
-    return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
+    return Index(cache_folder(given) / "index", 1 if given else MIN_SKILLS)
 
 
 _argument = partial(click.argument, "roots", nargs=-1, type=RootType(), envvar=_ROOTS)
@@ -269,9 +269,9 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
         if snapshot.named(name, standing):
             raise UsageError(str(error)) from None  # several have the name; this has their paths
         names = dict.fromkeys(
-            each
+            known_as
             for path, skill in snapshot.skills.items()
-            for each in (identity.name_of(skill, snapshot, standing), path)
+            for known_as in (identity.name_of(skill, snapshot, standing), path)
         )
         hint = "'list' shows what there is"
         if near := nearest(name, names):

@@ -59,13 +59,13 @@ def proposals() -> None:
 @takes(ListOptions)
 def list_(options: ListOptions) -> None:
     """Print the pending proposals, the newest first."""
-    found = [
+    shown = [
         proposal
         for proposal in _store(options).list()
         if options.every or proposal.state == "pending"
     ]
     if options.form == "json":
-        say_json([proposal.as_json() for proposal in found])
+        say_json([proposal.as_json() for proposal in shown])
         return
     rows = [
         (
@@ -75,7 +75,7 @@ def list_(options: ListOptions) -> None:
             proposal.state,
             " ".join(proposal.reason.split()),
         )
-        for proposal in found
+        for proposal in shown
     ]
     header = ("ID", "SKILL", "PRINCIPAL", "STATE", "REASON")
     say_table(header, rows, empty="no proposal is pending")

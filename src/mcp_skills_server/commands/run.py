@@ -72,7 +72,7 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
     if len(words) == 1:
         raise UsageError("run takes a skill and a script, as in 'run ~/skills refunds pay.py'")
     skill, script, *args = words
-    found = named_skill(registry, skill)
+    target = named_skill(registry, skill)
     copies = _copies(options, args)
     # The user who types the command allows the run; a client of a server does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
@@ -83,11 +83,11 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
             raise UsageError("scripts cannot run here")
         workspace = scripts.workspace()
         if options.explain:
-            _say_explained(scripts.explain(found, script, workspace, args))
+            _say_explained(scripts.explain(target, script, workspace, args))
             return 0
         sizes = {name: os.path.getsize(file) for name, file in copies.items()}
         fill = partial(_copy, copies)
-        start = partial(scripts.run, found, script, workspace, args=args, fill=fill)
+        start = partial(scripts.run, target, script, workspace, args=args, fill=fill)
         outcome = anyio.run(partial(start, stdin=_piped_stdin()))
     if outcome.stdout:
         say_lines(outcome.stdout.removesuffix("\n"))

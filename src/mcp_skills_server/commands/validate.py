@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 import click
 
 from mcp_skills_server.authoring import context, reports
-from mcp_skills_server.authoring.notes import MOST_TEXT, notes
+from mcp_skills_server.authoring.notes import MAX_TEXT, notes
 from mcp_skills_server.authoring.programs import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
@@ -190,7 +190,7 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
     @cache
     def reasons(folder: str) -> Mapping[tuple[str, int | None], str]:
         file = files.get(folder)
-        if file is None or file.size > MOST_TEXT:
+        if file is None or file.size > MAX_TEXT:
             return {}
         try:
             return suppressions.find(registry.read(file).decode("utf-8", "replace"))
@@ -218,7 +218,9 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
                 "skills": len(report.skills),
                 "problems": [problem._asdict() for problem in report.problems],
                 "notes": [note._asdict() for note in report.notes],
-                "suppressed": [problem._asdict() | {"reason": why} for problem, why in report.suppressed],
+                "suppressed": [
+                    problem._asdict() | {"reason": why} for problem, why in report.suppressed
+                ],
                 "passed_over": report.passed,
             }
         )
@@ -267,7 +269,7 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
         by_place.setdefault(correction.path, []).append(correction)
     for skill in report.skills:
         root, file = registry.roots[skill.root], skill.files.get(SKILL_MD)
-        if root.origin is not None or file is None or file.size > MOST_TEXT:
+        if root.origin is not None or file is None or file.size > MAX_TEXT:
             continue
         shown = root.show(file.location)
         if shown not in by_place:

@@ -149,7 +149,7 @@ def starts_servers(version: int, result: Params) -> bool:
         return True
     capabilities = as_dict(result.get("capabilities"))
     places = (as_dict(capabilities.get("session")), capabilities)
-    return any(as_dict(place.get("mcp")).get("stdio") not in (None, False) for place in places)
+    return any(as_dict(server.get("mcp")).get("stdio") not in (None, False) for server in places)
 
 
 def _key(identifier: object) -> Key | None:

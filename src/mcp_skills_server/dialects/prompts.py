@@ -18,11 +18,11 @@ from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
 LIST_CHANGED: Final = "notifications/prompts/list_changed"
-LEAST: Final = Standing.LENIENT
+MIN_STANDING: Final = Standing.LENIENT
 """The lowest standing of a prompt: a user may start a skill that breaks a rule by its name."""
 ARGUMENTS: Final = "arguments"
 """The single argument of a skill that declares none but has an `argument-hint`."""
-MOST_LINKS: Final = 20
+MAX_LINKS: Final = 20
 _VALUES: Final = ("enum", "choices", "examples", "default")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 """Names that contain no syntax of any template language."""
@@ -37,7 +37,7 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     """
     withheld = fields.hides(skill.frontmatter, "user-invocable")
     shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
-    if skill.standing < LEAST or not shown or withheld:
+    if skill.standing < MIN_STANDING or not shown or withheld:
         return False
     return not chosen or any(
         fnmatchcase(text, pattern) for pattern in chosen for text in (skill.name, skill.path)
@@ -137,7 +137,7 @@ def prompt_result(
         readable: whether `resources/read` serves the skill; if not, no URIs are given.
     """
     files = list(linked)
-    shown, where = files[:MOST_LINKS], f"they are under {uri(skill.path)}/"
+    shown, where = files[:MAX_LINKS], f"they are under {uri(skill.path)}/"
     if not readable:
         shown, where = [], "the skill breaks a rule, so it is not a resource here"
     lines = [_linked_line(item) for item in shown]
@@ -182,7 +182,7 @@ def changed(
         return {
             path: (skill.name, is_offered(skill, chosen) and describe(skill))
             for path, skill in skills.items()
-            if skill.standing >= LEAST
+            if skill.standing >= MIN_STANDING
         }
 
     return shown(before) != shown(after)

@@ -31,8 +31,8 @@ DIRECTORY: Final = "/.well-known/agent-skills/"
 DIRECTORY_0_1: Final = "/.well-known/skills/"
 INDEX: Final = "index.json"
 INDEX_MEDIA_TYPE: Final = "application/json"
-MOST_INDEX_BYTES: Final = 16 << 20
-_MOST_FILES: Final = 1000
+MAX_INDEX_BYTES: Final = 16 << 20
+_MAX_FILES: Final = 1000
 """The most files of an entry of 0.1.0 that are fetched."""
 SKILL_MD_KIND: Final[Kind] = "skill-md"
 ARCHIVE_KIND: Final[Kind] = "archive"
@@ -318,9 +318,9 @@ def verify_digest(raw: bytes, digest: str) -> None:
     Raises:
         DigestMismatchError: the digest differs.
     """
-    found = digest_of(raw)
-    if found != digest:
-        raise DigestMismatchError(f"its digest is {found}, but the index says {digest}")
+    actual = digest_of(raw)
+    if actual != digest:
+        raise DigestMismatchError(f"its digest is {actual}, but the index says {digest}")
 
 
 class Comparison(NamedTuple):
@@ -361,8 +361,8 @@ class _EntryRefusedError(SkillsServerError, ValueError):
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    if len(raw) > MOST_INDEX_BYTES:
-        most = f"at most {MOST_INDEX_BYTES} are read"
+    if len(raw) > MAX_INDEX_BYTES:
+        most = f"at most {MAX_INDEX_BYTES} are read"
         raise IndexRefusedError(f"the index has {len(raw)} bytes, {most}")
     try:
         text = raw.decode("utf-8-sig")
@@ -425,8 +425,8 @@ def _entry_0_1(fields: Mapping[str, Any], base: str) -> SiteEntry:
         raise _EntryRefusedError("it has no list 'files' of paths")
     if SKILL_MD not in paths:
         raise _EntryRefusedError(f"its list of files lacks {SKILL_MD}")
-    if len(paths) > _MOST_FILES:
-        raise _EntryRefusedError(f"it has {len(paths)} files, at most {_MOST_FILES} are fetched")
+    if len(paths) > _MAX_FILES:
+        raise _EntryRefusedError(f"it has {len(paths)} files, at most {_MAX_FILES} are fetched")
     fault = _fault_0_1(paths)
     if fault is not None:
         raise _EntryRefusedError(fault)

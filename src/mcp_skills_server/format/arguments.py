@@ -14,7 +14,7 @@ from mcp_skills_server.errors import RequestError, clipped, listed, quoted
 from mcp_skills_server.format import fields
 from mcp_skills_server.model import Json
 
-MOST_ADDED: Final = 1 << 20
+MAX_ADDED: Final = 1 << 20
 """Most characters that the values may add to a text: as many as one request can carry."""
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}]++)\}\}|\\?\$([A-Za-z_]\w*+(?:-\w++){0,7})(?!\[)")
 """One pattern for all names: an alternation of the names would be tried at each position.
@@ -99,7 +99,7 @@ def substitute(
         the text, and whether it has a value of `typed`.
 
     Raises:
-        RequestError: the result would be longer than the instructions by more than `MOST_ADDED`.
+        RequestError: the result would be longer than the instructions by more than `MAX_ADDED`.
     """
     used: set[str] = set()
 
@@ -125,14 +125,14 @@ def replaced(
     """Return the text with each placeholder replaced, after computing the length of the result.
 
     Raises:
-        RequestError: the result would be longer than the text by more than `MOST_ADDED` characters.
+        RequestError: the result would be longer than the text by more than `MAX_ADDED` characters.
     """
     added = 0
     for match in placeholder.finditer(text):
         added += len(value(match)) - len(match[0])
-        if added > MOST_ADDED:
+        if added > MAX_ADDED:
             raise RequestError(
                 f"The arguments would make the instructions of skill {clipped(skill)!r} longer by "
-                f"more than {MOST_ADDED:,} characters; give shorter ones"
+                f"more than {MAX_ADDED:,} characters; give shorter ones"
             )
     return placeholder.sub(value, text)

@@ -89,7 +89,7 @@ def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
         tags = value.split(",")
     else:
         tags = value.split()
-    return [tag for each in tags if (tag := hidden.strip(each).strip())]
+    return [tag for text in tags if (tag := hidden.strip(text).strip())]
 
 
 def is_allowed_icon(source: str) -> bool:

@@ -35,7 +35,7 @@ _AGENT_SKILLS_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
 NO_VERSION: Final = "0.0.0"
 """The version of a skill that declares none."""
-_LONGEST_VERSION: Final = 128
+_MAX_VERSION: Final = 128
 _NUMBER: Final = r"(0|[1-9][0-9]{0,17})"
 _PART: Final = r"(?:0|[1-9][0-9]{0,17}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _VERSION: Final = re.compile(
@@ -62,7 +62,7 @@ class Version(NamedTuple):
 
 def parse_version(text: str) -> Version | None:
     """Parse a semantic version; return None for any other text."""
-    if len(text) > _LONGEST_VERSION or (match := _VERSION.fullmatch(text)) is None:
+    if len(text) > _MAX_VERSION or (match := _VERSION.fullmatch(text)) is None:
         return None
     major, minor, patch, prerelease, _ = match.groups()
     numbers = (int(major), int(minor or 0), int(patch or 0))
@@ -228,8 +228,8 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     text, line = raw.decode("utf-8-sig", "replace"), None
     try:
         raw.decode()
-        for number, each in enumerate(text.split("\n"), 1):
-            if each.count(".") > _MAX_DOTS:
+        for number, line_text in enumerate(text.split("\n"), 1):
+            if line_text.count(".") > _MAX_DOTS:
                 line = number
                 raise _ManifestError(f"the line has more than {_MAX_DOTS} dots", "break the line")
         return _json(load_toml(text))

@@ -64,9 +64,9 @@ def parse(raw: bytes) -> tuple[dict[str, Json], list[Problem]]:
         nonlocal line, scanned
         line, scanned = line + text.count("\n", scanned, at), at
         value, end = plain_string(text, at, strict)
-        found = _Text(value)
-        found.line = line
-        return found, end
+        wrapped = _Text(value)
+        wrapped.line = line
+        return wrapped, end
 
     def members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         known: dict[str, Json] = {}

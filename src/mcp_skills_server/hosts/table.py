@@ -300,15 +300,15 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
     """
     if project and not host.project:
         raise UsageError(f"{host.title} has no configuration for a project; leave --project out")
-    places = [f"project/{each}" for each in host.project] if project else host.user
-    for place in places:
-        name, _, path = place.partition("/")
+    places = [f"project/{relative}" for relative in host.project] if project else host.user
+    for pattern in places:
+        name, _, path = pattern.partition("/")
         base: Path | None = getattr(platform, name)
         if base is None:
             continue
         first, _, rest = path.partition("/")
         if "*" not in first:
-            if place == places[-1] or (base / path).is_file():
+            if pattern == places[-1] or (base / path).is_file():
                 return base / path
             continue
         folders = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
@@ -332,6 +332,6 @@ def is_native(host: Host, folder: str | Path, home: str | Path) -> bool:
         if real.is_relative_to(os.path.realpath(own)):
             return True
         with suppress(OSError):  # `npx skills add` links single skills from there
-            if any(Path(os.path.realpath(each)).is_relative_to(real) for each in own.iterdir()):
+            if any(Path(os.path.realpath(child)).is_relative_to(real) for child in own.iterdir()):
                 return True
     return False

@@ -20,10 +20,10 @@ EVALS: Final = "evals/"
 """The folder with the author's evals and trigger sets."""
 ORIGIN = "mcp-skills-server/origin"
 """Key in a protocol's `_meta` for the origin of a skill, with this project's own prefix."""
-LONGEST_PATH: Final = 4096
+MAX_PATH: Final = 4096
 """Maximum characters of a skill path and file path together, and of a name: Linux's PATH_MAX. A
 longer path is unknown without a lookup."""
-DEEPEST_PATH: Final = LONGEST_PATH // 2
+DEEPEST_PATH: Final = MAX_PATH // 2
 """Maximum segments of such a path: each takes at least a character and a slash."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, Standing
+from mcp_skills_server.model.skill import MAX_PATH, Problem, Skill, Standing
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Changes:
         """(skill path, file path) of every file that was added, removed or changed."""
         old, new = (
             {
-                (path, each): file
+                (path, relative): file
                 for path, skill in skills.items()
-                for each, file in skill.files.items()
+                for relative, file in skill.files.items()
             }
             for skills in (self.before, self.after)
         )
@@ -169,7 +169,7 @@ class Snapshot:
         """
         holders: list[Skill] = []
         end = -1
-        for _ in range(self._deepest if len(path) <= LONGEST_PATH else 0):
+        for _ in range(self._deepest if len(path) <= MAX_PATH else 0):
             end = path.find("/", end + 1)
             skill = self.skills.get(path if end < 0 else path[:end])
             if skill is not None and skill.standing >= least:

@@ -234,4 +234,4 @@ def _stamps(folder: Path) -> Mapping[str, object]:
     """Return inode, size and mtime of each file in a folder, by relative path, to detect edits."""
     places = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
     status = {os.path.relpath(path, folder): os.lstat(path) for path in places}
-    return {path: (each.st_ino, each.st_size, each.st_mtime_ns) for path, each in status.items()}
+    return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in status.items()}

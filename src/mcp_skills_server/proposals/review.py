@@ -17,7 +17,7 @@ from mcp_skills_server.runtime.overlap import overlaps
 
 _ALIKE: Final = 0.3
 """The overlap of descriptions from which on two skills are reported as similar."""
-_MOST_ALIKE: Final = 5
+_MAX_ALIKE: Final = 5
 
 
 class Review(NamedTuple):
@@ -75,5 +75,8 @@ def _alike(tried: Skill, name: str, seen: Snapshot) -> list[str]:
         if path != name and skill.standing > Standing.UNUSABLE
     ]
     same = [f"{other.path} has the same name" for other in others if other.name == tried.name]
-    near = [overlap for overlap in overlaps(tried, others) if overlap.share >= _ALIKE][:_MOST_ALIKE]
-    return [*same, *(f"{overlap.other.path} says much the same ({overlap.share:.0%})" for overlap in near)]
+    near = [overlap for overlap in overlaps(tried, others) if overlap.share >= _ALIKE][:_MAX_ALIKE]
+    return [
+        *same,
+        *(f"{overlap.other.path} says much the same ({overlap.share:.0%})" for overlap in near),
+    ]

@@ -39,9 +39,9 @@ _FILES: Final = "files"
 BEFORE: Final = "before"
 _LOCK: Final = ".lock"
 _ID: Final = re.compile(r"[0-9]{8}-[0-9a-f]{12}")
-MOST_PER_PRINCIPAL: Final = 20
+MAX_PER_PRINCIPAL: Final = 20
 """Pending proposals of one principal."""
-MOST_PENDING: Final = 200
+MAX_PENDING: Final = 200
 """Pending proposals of all principals."""
 
 
@@ -58,7 +58,7 @@ class Proposal:
     base: str = ""  # digest of the SKILL.md that it changes; "" for a new skill
     base_files: str = ""  # digest over all files of the skill that it changes
     root: str = ""  # absolute folder of the skill's root
-    folder: str = ""  # absolute folder of the skill itself
+    place: str = ""  # absolute folder of the skill itself
     removed: tuple[str, ...] = ()  # paths of files that it removes
     state: State = "pending"
     reviewer: str = ""  # the principal who decided
@@ -88,10 +88,10 @@ def encode(proposal: Proposal) -> bytes:
 
 def decode(raw: bytes) -> Proposal:
     """Return the proposal of a record; raise ValueError if the record is invalid."""
-    found: Mapping[str, Any] = load_toml(raw.decode())
-    removed: Any = found.get("removed", [])
+    content: Mapping[str, Any] = load_toml(raw.decode())
+    removed: Any = content.get("removed", [])
     names = [field.name for field in fields(Proposal) if field.name != "removed"]
-    texts = {name: found.get(name, "") for name in names}
+    texts = {name: content.get(name, "") for name in names}
     is_text = all(isinstance(value, str) for value in (*texts.values(), *removed))
     if not is_text or texts["state"] not in STATES:
         raise ValueError("the record has a field that is not text, or an unknown state")
@@ -176,7 +176,7 @@ class ProposalStore:
         written |= {f"{_FILES}/{path}": (raw, False) for path, raw in files.items()}
         try:
             with self.locked():
-                pending = [each for each in self.list() if each.state == "pending"]
+                pending = [other for other in self.list() if other.state == "pending"]
                 _check_quota(pending, proposal.principal)
                 write_folder(self.folder / id_, written)
                 try:
@@ -211,9 +211,9 @@ class ProposalStore:
 
 
 def _check_quota(pending: Sequence[Proposal], principal: str) -> None:
-    if sum(proposal.principal == principal for proposal in pending) >= MOST_PER_PRINCIPAL:
-        fault = f"{MOST_PER_PRINCIPAL} of your proposals wait for a decision already"
+    if sum(proposal.principal == principal for proposal in pending) >= MAX_PER_PRINCIPAL:
+        fault = f"{MAX_PER_PRINCIPAL} of your proposals wait for a decision already"
         raise RequestError(f"{fault}; wait until some are decided")
-    if len(pending) >= MOST_PENDING:
-        fault = f"{MOST_PENDING} proposals wait for a decision already"
+    if len(pending) >= MAX_PENDING:
+        fault = f"{MAX_PENDING} proposals wait for a decision already"
         raise RequestError(f"{fault}; ask a reviewer to decide on some")

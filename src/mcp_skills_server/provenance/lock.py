@@ -31,7 +31,7 @@ from mcp_skills_server.model.decoding import load_toml
 from mcp_skills_server.model.digests import is_digest
 
 _VERSION: Final = 1
-_MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 _HEAD: Final = (
     "# Made by 'mcp-skills-server lock' and 'update'; do not edit. Commit it beside what it "
     "locks.\n"
@@ -73,10 +73,10 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     return out
 
 
-def _source(number: int, found: Any) -> LockedSource:
-    if not isinstance(found, dict):
+def _source(number: int, content: Any) -> LockedSource:
+    if not isinstance(content, dict):
         raise ValueError(f"source {number} is not a table")
-    entry = cast("dict[str, Any]", found)
+    entry = cast("dict[str, Any]", content)
     given, revision, skills = entry.get("from"), entry.get("revision", ""), entry.get("skills", {})
     if (
         not isinstance(given, str)
@@ -120,9 +120,9 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     """
     shown = printable(str(path))
     try:
-        raw, _ = read_regular(path, _MOST_BYTES)
-        if len(raw) > _MOST_BYTES:
-            raise UsageError(f"{shown}: over {_MOST_BYTES:,} bytes; give another --lock")
+        raw, _ = read_regular(path, _MAX_BYTES)
+        if len(raw) > _MAX_BYTES:
+            raise UsageError(f"{shown}: over {_MAX_BYTES:,} bytes; give another --lock")
         return parse(raw.decode())
     except FileNotFoundError:
         fault = "no such lock file; 'mcp-skills-server lock ROOT...' makes one"

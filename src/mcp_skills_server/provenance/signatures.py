@@ -28,8 +28,8 @@ from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import SIGNATURE_FILE, Skill, Standing, printable
 from mcp_skills_server.model.decoding import load_json
 
-_MOST_PROVED: Final = 100_000
-_MOST_BYTES: Final = 1 << 20
+_MAX_PROVED: Final = 100_000
+_MAX_BYTES: Final = 1 << 20
 
 Files: TypeAlias = Mapping[str, bytes]
 """Contents of a skill's files by path in the skill."""
@@ -207,7 +207,7 @@ def _library() -> Any:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_regular(path, _MOST_BYTES)[0]
+        return read_regular(path, _MAX_BYTES)[0]
     except OSError as error:
         raise UsageError(
             f"{printable(str(path))}: cannot be read ({error.strerror}); give the file of a key"
@@ -246,7 +246,7 @@ def _fault(make: Callable[[], Any], skill: Path, signature: Path) -> str:
 def _bundle(raw: bytes) -> tuple[dict[str, Any], set[str]]:
     """Parse a signature, check its required parts, and return it with the names of its files."""
     try:
-        if len(raw) > _MOST_BYTES:
+        if len(raw) > _MAX_BYTES:
             raise ValueError(len(raw))
         bundle = load_json(raw)
         if _has_other_names(bundle):
@@ -303,7 +303,7 @@ class SignatureGate:
         if skill.standing is Standing.UNUSABLE:  # may have any size, and is not served anyway
             return GateRefusal(None)
         digest, key = reader.digest_over(skill), self._verifier.cache_key()
-        if key != self._cache_key or len(self._refusals) >= _MOST_PROVED:
+        if key != self._cache_key or len(self._refusals) >= _MAX_PROVED:
             self._cache_key = key
             self._refusals.clear()
         if digest not in self._refusals:

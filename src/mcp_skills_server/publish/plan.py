@@ -127,7 +127,9 @@ def make_plan(
         plan.stale.append(path)
         if not _ARTIFACT.fullmatch(path):
             plan.differences.append(OutdatedFile(path, "left over"))
-    plan.stale += [path for path, digest in gone.items() if digest is None]  # its folder may be left
+    plan.stale += [
+        path for path, digest in gone.items() if digest is None
+    ]  # its folder may be left
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
     plan.differences.sort(key=lambda difference: difference.path)
     plan.record = PublishRecord({**ours, **{path: gone[path] or "" for path in retired}}, retired)
@@ -173,7 +175,7 @@ def decode_record(raw: bytes | None) -> PublishRecord:
         return PublishRecord(
             {str(path): str(digest) for path, digest in fields["files"].items()},
             {str(path): int(since) for path, since in fields["retired"].items()},
-            {str(path): {*map(str, each)} for path, each in fields.get("begun", {}).items()},
+            {str(path): {*map(str, digests)} for path, digests in fields.get("begun", {}).items()},
         )
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(error) from None

@@ -52,7 +52,7 @@ Result: TypeAlias = "dict[str, Json]"
 _R = TypeVar("_R")
 _Handler: TypeAlias = "Callable[[Mapping[str, Any], Requester], Awaitable[Result]]"
 _LOGGED_AT_ONCE: Final = 20
-_MOST_LOGGED: Final = 10_000
+_MAX_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
 """Cached parse results of manifests."""
 
@@ -189,19 +189,19 @@ class CatalogueCache:
         hint = "give it another name or version; until then the Skills Protocol does not serve it"
         return self._placed(problem("shadowed", message, hint=hint), skill)
 
-    def _placed(self, found: Problem, skill: Skill) -> Problem:
+    def _placed(self, reported: Problem, skill: Skill) -> Problem:
         file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
         root = self._registry.roots[skill.root]
-        return found.at(root.show(join(skill.directory, file)), skill.path)
+        return reported.at(root.show(join(skill.directory, file)), skill.path)
 
     def _log(self, problems: list[Problem], *, is_whole: bool) -> None:
-        problems.sort(key=lambda each: (each.path, each.line or 0, each.code))
+        problems.sort(key=lambda problem: (problem.path, problem.line or 0, problem.code))
         fresh = [problem for problem in problems if problem not in self._logged]
-        if is_whole or len(self._logged) > _MOST_LOGGED:
+        if is_whole or len(self._logged) > _MAX_LOGGED:
             self._logged.clear()  # a problem that comes back is logged again
         self._logged.update(problems)
-        for each in fresh[:_LOGGED_AT_ONCE]:
-            logger.warning("%s", each)
+        for reported in fresh[:_LOGGED_AT_ONCE]:
+            logger.warning("%s", reported)
         if len(fresh) > _LOGGED_AT_ONCE:
             logger.warning("and %d more problems with manifests", len(fresh) - _LOGGED_AT_ONCE)
 

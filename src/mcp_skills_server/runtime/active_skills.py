@@ -15,7 +15,7 @@ from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
-from mcp_skills_server.format.cursors import MOST_BYTES
+from mcp_skills_server.format.cursors import MAX_BYTES
 from mcp_skills_server.format.dependencies import FIELD
 from mcp_skills_server.format.fields import references
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
@@ -25,9 +25,9 @@ from mcp_skills_server.telemetry import events
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
 
-_MOST_NEEDED: Final = 64
+_MAX_NEEDED: Final = 64
 """The maximum number of dependencies of one skill that are followed."""
-_MOST_ERRORS: Final = 3
+_MAX_ERRORS: Final = 3
 """The maximum number of unknown names reported by one call, because each one costs a search."""
 
 
@@ -171,10 +171,10 @@ class ActiveSkills:
                 f"fewer, or unload some with {dialect.UNLOAD} first.{loaded}"
             )
         size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
-        if len(wanted) > 1 and size > MOST_BYTES:
+        if len(wanted) > 1 and size > MAX_BYTES:
             raise RequestError(
                 f"These skills have {size:,} bytes of instructions, and one call loads at most "
-                f'{MOST_BYTES:,} of several. Load them one by one, with mode "add"'
+                f'{MAX_BYTES:,} of several. Load them one by one, with mode "add"'
             )
         # X-30
         return {
@@ -233,7 +233,7 @@ def _find_all(runtime: Runtime, snapshot: Snapshot, names: Sequence[str]) -> lis
             skills.append(runtime.find(snapshot, name))
         except RequestError as error:
             errors.append(str(error))
-        if len(errors) == _MOST_ERRORS:
+        if len(errors) == _MAX_ERRORS:
             break
     if errors:
         raise RequestError("Nothing was loaded. " + ". ".join(errors))
@@ -247,7 +247,7 @@ def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[S
     for skill in skills:
         given = skill.frontmatter.get(FIELD)
         names = references(given.get("skills"), "name") if isinstance(given, dict) else []
-        for name in names[:_MOST_NEEDED]:
+        for name in names[:_MAX_NEEDED]:
             other = identity.lookup(snapshot, name, Standing.LENIENT)
             if other is None:
                 missing[name] = None

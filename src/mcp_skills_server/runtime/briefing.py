@@ -28,13 +28,13 @@ from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
 
-_MOST_KEPT: Final = 4096
+_MAX_KEPT: Final = 4096
 """The length of the history of added and removed skills, from which `news` counts."""
 _ABOUT_SEARCH: Final = 400
 """The length of the search tool's description without keywords of skills, in characters."""
-_MOST_NAME_WORDS: Final = 2_000
+_MAX_NAME_WORDS: Final = 2_000
 """The limit of keywords from names and tags, in characters."""
-_MOST_COUNTED: Final = 1_000
+_MAX_COUNTED: Final = 1_000
 """The maximum number of skills whose keywords are counted."""
 
 
@@ -60,7 +60,7 @@ class Briefing:
         self._preferred: Sequence[str] = ()
         self._texts = WeakKeyDictionary[Snapshot, _Texts]()
         self._remembered: Snapshot | None = None
-        self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MOST_KEPT)
+        self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MAX_KEPT)
         """`time.monotonic`, skill path and +1 or -1 of each added or removed skill."""
         self._unsubscribe: Callable[[], None] = lambda: None
         if whole is None:
@@ -127,11 +127,13 @@ class Briefing:
             elif scripts:
                 characters = 0
             else:
-                rest = [offer for offer in overview.offers if skills[offer.path].standing < elsewhere]
+                rest = [
+                    offer for offer in overview.offers if skills[offer.path].standing < elsewhere
+                ]
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
             if client.searches_tools and elsewhere is None:
-                counted = [skills[offer.path] for offer in overview.offers[:_MOST_COUNTED]]
+                counted = [skills[offer.path] for offer in overview.offers[:_MAX_COUNTED]]
                 words = _words_of(counted, min(most, OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
             texts.tools[key] = runtime.definitions(
                 overview, characters, scripts=scripts, handles=handles, words=words
@@ -227,7 +229,7 @@ class Briefing:
         removed = sum(step < 0 for step in balance.values())
         if not added and not removed:
             return None
-        is_full = len(changes) == _MOST_KEPT and changes[0][0] > since
+        is_full = len(changes) == _MAX_KEPT and changes[0][0] > since
         return runtime.change_notice(added, removed, uncounted=is_full)
 
     def _note(self, changes: Changes) -> None:
@@ -256,7 +258,7 @@ def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
         tags = " ".join(map(str, tags_of(skill.frontmatter)))
         named.update({*words_of(f"{skill.name} {tags}")})
         described.update({*words_of(hidden.strip(skill.description))})
-    kept = _fitting(named, min(characters, _MOST_NAME_WORDS))
+    kept = _fitting(named, min(characters, _MAX_NAME_WORDS))
     for word in kept:
         del described[word]
         characters -= len(word) + 2

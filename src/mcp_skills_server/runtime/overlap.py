@@ -41,8 +41,10 @@ def deciding_words(skill: Skill) -> frozenset[str]:
 def overlaps(skill: Skill, others: Iterable[Skill]) -> list[Overlap]:
     """Return the overlaps of a skill with the other ones, the most similar first."""
     own = deciding_words(skill)
-    found = [_overlap(own, other, deciding_words(other)) for other in others if other is not skill]
-    return sorted(found, key=lambda overlap: (-overlap.share, overlap.other.path))
+    measured = [
+        _overlap(own, other, deciding_words(other)) for other in others if other is not skill
+    ]
+    return sorted(measured, key=lambda overlap: (-overlap.share, overlap.other.path))
 
 
 def _overlap(own: frozenset[str], other: Skill, theirs: frozenset[str]) -> Overlap:

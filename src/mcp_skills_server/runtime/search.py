@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.overlap import group_copies
-from mcp_skills_server.runtime.search_index import MOST_HITS, SENTENCE_WEIGHTS, SearchIndex, Term
+from mcp_skills_server.runtime.search_index import MAX_HITS, SENTENCE_WEIGHTS, SearchIndex, Term
 from mcp_skills_server.runtime.search_text import COMMON_WORDS, STOP_WORDS, words_of
 from mcp_skills_server.runtime.thesaurus import thesaurus
 
@@ -33,7 +33,7 @@ _RRF_K: Final = 60
 """The constant of reciprocal rank fusion; its usual value."""
 FUSED: Final = 60
 """The number of places of each ranking that are fused."""
-_MOST_EQUALS: Final = 1_000
+_MAX_EQUALS: Final = 1_000
 _FULL_TEXT_WEIGHT: Final = 3.0
 """The weight of the full-text ranking in a fusion with embeddings, for queries of few words."""
 
@@ -56,7 +56,7 @@ def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> 
     for count, (row, rank) in enumerate(ranking):
         if rank != before:
             total, before = count, rank
-        if total >= FUSED or count >= _MOST_EQUALS:
+        if total >= FUSED or count >= _MAX_EQUALS:
             return chain([(row, rank)], ranking)
         scores[row] += weight / (_RRF_K + total)
     return ranking
@@ -65,14 +65,14 @@ def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
 """The maximum number of characters, and of words, of a query that are used."""
-_MOST_CORRECTED: Final = 6
+_MAX_CORRECTED: Final = 6
 """The maximum number of words of a query whose spelling is corrected."""
 _MIN_SENTENCE_WORDS: Final = 3
 """The minimum number of words, without stop words, of a query that is a task, not a name."""
 _OPENING_WEIGHT: Final = 0.15
 """The weight of a body's opening relative to the fields; tuned with `bench.search`, as is that
 of the concepts."""
-_MOST_REPEATS: Final = 3
+_MAX_REPEATS: Final = 3
 _COPY_FACTOR: Final = 10
 """The factor of hits that are fetched, in order to find copies."""
 _CUTOFF_MIN_SKILLS: Final = 20
@@ -219,7 +219,7 @@ class _Indexed(SearchIndex):
         # A concept of several words counts several times: BM25 adds up the repetitions of a term.
         meanings = Counter(thesaurus().concepts(words[:_QUERY_WORDS], parts=True))
         concepts = self._selective(self.hits(map(Term, meanings)))
-        terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
+        terms += [term for term in concepts for _ in range(min(meanings[term.word], _MAX_REPEATS))]
         if terms and not is_sentence:
             ranked = self.ranked(terms)
             if not by_meaning:
@@ -229,8 +229,8 @@ class _Indexed(SearchIndex):
         for row, rank in self.ranked(terms, weights=SENTENCE_WEIGHTS):
             scores[row] += rank
         also = dict.fromkeys([*map(Term, keywords), *terms])
-        opening = self._selective(self.hits(also, "openings"), MOST_HITS // 2)
-        for row, rank in self.ranked_by_opening(opening, _MOST_EQUALS):
+        opening = self._selective(self.hits(also, "openings"), MAX_HITS // 2)
+        for row, rank in self.ranked_by_opening(opening, _MAX_EQUALS):
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
         if by_meaning:
@@ -260,7 +260,7 @@ class _Indexed(SearchIndex):
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
             hits = self.hits(terms)
-            if max(hits.values()) * 1_000 <= len(self) and looked_at < _MOST_CORRECTED:
+            if max(hits.values()) * 1_000 <= len(self) and looked_at < _MAX_CORRECTED:
                 looked_at += 1
                 hits |= self.hits(map(Term, self.titles.corrections(word)))
             if not any(hits.values()):
@@ -270,9 +270,9 @@ class _Indexed(SearchIndex):
         rarest = sorted(found, key=lambda term: found[term] or len(self) + 1)[:1]
         return self._selective(found) or [term for term in rarest if found[term]]
 
-    def _selective(self, found: Mapping[Term, int], most: int = MOST_HITS) -> list[Term]:
+    def _selective(self, terms: Mapping[Term, int], most: int = MAX_HITS) -> list[Term]:
         """Return the terms of at most half of the skills, rarest first, within `most` hits."""
-        selective = {term: hits for term, hits in found.items() if 0 < hits <= len(self) // 2}
+        selective = {term: hits for term, hits in terms.items() if 0 < hits <= len(self) // 2}
         chosen: list[Term] = []
         weighed = 0
         for term, hits in sorted(selective.items(), key=lambda pair: (pair[1], pair[0].word)):

@@ -120,7 +120,7 @@ def matched_fields(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[
     for field, text in zip(FIELDS, texts_of(skill), strict=True):
         there = words_of(text)
         # One string to search, for speed: a page has a hundred skills.
-        listed = "".join(f"\n{each}" for each in there)
+        listed = "".join(f"\n{line}" for line in there)
         hits = [word for word in asked if f"\n{word}" in listed or _has_form(word, there, listed)]
         if hits:
             fields.append((field, hits))

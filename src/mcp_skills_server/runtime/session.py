@@ -48,9 +48,9 @@ Progress: TypeAlias = Callable[[float], Awaitable[None]]
 
 THIS_PROCESS: Final = "here"
 _NEAREST: Final = 3
-_MOST_COMMON: Final = 12
+_MAX_COMMON: Final = 12
 """The maximum number of tags, and of groups, suggested by a search without hits."""
-_MOST_OUTPUT: Final = 16 << 20
+_MAX_OUTPUT: Final = 16 << 20
 """The maximum number of bytes of an output file that are read."""
 
 
@@ -292,7 +292,7 @@ class Session(ClosingMixin):
                     f"{dialect.WORKSPACE} is empty: no script of this session has run in this "
                     "process, and its files end with the process"
                 )
-            raw = await in_thread(self._workspace.read, path, _MOST_OUTPUT)
+            raw = await in_thread(self._workspace.read, path, _MAX_OUTPUT)
         except RequestError:
             if self.scripts_at in {"", THIS_PROCESS}:
                 raise
@@ -407,7 +407,7 @@ _CALLS: Final[dict[str, _Call]] = {
 
 def _common(counts: Counter[str]) -> list[str]:
     """Return the most common names; ties are in alphabetical order."""
-    return sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_COMMON]
+    return sorted(counts, key=lambda name: (-counts[name], name))[:_MAX_COMMON]
 
 
 def _part_of(

@@ -20,7 +20,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.telemetry.load import Occupancy
 
-MOST: Final = 4096
+MAX_SESSIONS: Final = 4096
 IDLE_S: Final = 24 * 3600
 
 
@@ -43,14 +43,14 @@ class _OpenSession(NamedTuple):
 
 
 class Sessions:
-    """The open sessions: at most `MOST`, and by default a quarter of them per owner.
+    """The open sessions: at most `MAX_SESSIONS`, and by default a quarter of them per owner.
 
     A session that is unused for `IDLE_S` seconds ends.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._quota = Quota[str]("sessions", MOST, name="runtime-sessions")
+        self._quota = Quota[str]("sessions", MAX_SESSIONS, name="runtime-sessions")
         self._open: OrderedDict[str, _OpenSession] = OrderedDict()
         self._evicted = 0
 

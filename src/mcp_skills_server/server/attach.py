@@ -53,7 +53,7 @@ IsOurs: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
 """Private attributes of the SDK's `MCPServer` and of FastMCP with their lowlevel server."""
 _ATTACHED: Final = WeakSet[Server[Any]]()
-_MOST_PAGES: Final = 100
+_MAX_PAGES: Final = 100
 """The maximum pages of another handler's list that are read to collect its names."""
 _THEIRS: Final = "theirs"
 _SKILL: Final = "mcp-skills-server/skill"
@@ -365,7 +365,7 @@ class MergedHandlers:
             return frozenset()
         names: set[str] = set()
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = _as_dict(await entry.handler(ctx, types.PaginatedRequestParams(cursor=cursor)))
             names |= {str(entry[field]) for entry in page.get(key, [])}
             cursor = page.get("nextCursor")

@@ -21,7 +21,7 @@ from mcp_skills_server.runtime.tool_arguments import invalid_arguments
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
 
-_MOST_LISTED: Final = 50
+_MAX_LISTED: Final = 50
 
 
 class ProposalTools:
@@ -62,7 +62,7 @@ class ProposalTools:
         own = [
             proposal.as_json() for proposal in self._store.list() if proposal.principal == principal
         ]
-        return runtime.proposal_list(own[:_MOST_LISTED])
+        return runtime.proposal_list(own[:_MAX_LISTED])
 
     def _propose(
         self, given: Mapping[str, Any], view: View, skill: Skill | None, caller: Caller

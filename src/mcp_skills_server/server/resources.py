@@ -12,7 +12,7 @@ from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, uris
-from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
+from mcp_skills_server.format.uris import MAX_LENGTH, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Snapshot, Standing
 from mcp_skills_server.runtime.large_answers import limit_large_answers
 from mcp_skills_server.server import requests
@@ -93,8 +93,8 @@ async def read_directory(view: View, settings: Settings, _: Caller, params: Para
         more = page[-1]
     out: list[Json] = []
     for name in page:
-        place = uri(parts[0], "/".join((*parts[1:], name)))
-        out.append(dialect.child(name, place, children[name]))
+        address = uri(parts[0], "/".join((*parts[1:], name)))
+        out.append(dialect.child(name, address, children[name]))
     return dialect.listing(out, cursors.encode(kind, more), settings.ttl_ms)
 
 
@@ -114,7 +114,7 @@ async def complete(view: View, settings: Settings, _: Caller, params: Params) ->
 
 def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
     """Yield file paths that start with `begun`, or whose skill name does."""
-    if len(begun) > LONGEST:
+    if len(begun) > MAX_LENGTH:
         return
     for path in snapshot.paths(least):
         skill, directory = snapshot.skills[path], uri(path).removeprefix(SCHEME)

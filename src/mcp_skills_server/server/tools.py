@@ -115,8 +115,8 @@ class Tools:
         try:
             async with AsyncExitStack() as opened:
                 changes = tool in _CHANGING_TOOLS
-                found = await self._open_session(opened, handle, caller, changes=changes)
-                session = found or self._sessions.new(self._first_seen_at(caller), shared)
+                opened_session = await self._open_session(opened, handle, caller, changes=changes)
+                session = opened_session or self._sessions.new(self._first_seen_at(caller), shared)
                 result = await session.call(
                     name,
                     given,
@@ -127,7 +127,7 @@ class Tools:
                 )
             has_handle = runtime.SESSION in result.get("structuredContent", {})
             is_kept = has_handle or bool(session.active_skills)
-            if is_kept and found is None:
+            if is_kept and opened_session is None:
                 await self._sessions.add(session, caller.owner, caller.quota_owner)
         except RequestError as error:
             return runtime.failure(str(error))

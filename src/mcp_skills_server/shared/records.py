@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_skills_server.shared.link import ChangedMeanwhileError, FullError, Link, SharedError
 
-MOST_BYTES: Final = 16 << 10
+MAX_BYTES: Final = 16 << 10
 """Maximum size of a record. A longer one is neither written nor read."""
 WHOLE: Final = 65_536
 """Maximum number of records in all groups together."""
@@ -108,7 +108,7 @@ class Records:
     async def read(self, name: str, group: str | None) -> str | None:
         """Return the text of a record and renew its expiry; None if missing or malformed."""
         member, keys = self._keys(name, group)
-        given = [MOST_BYTES, self._ttl_ms, member]
+        given = [MAX_BYTES, self._ttl_ms, member]
         record = await self._link.run(f"reading a {self._kind}", _READ, keys, given)
         with suppress(UnicodeDecodeError):
             return record.decode() if isinstance(record, bytes) else None
@@ -127,7 +127,7 @@ class Records:
 
         Args:
             group: the group whose limit applies; None for that of records without one.
-            text: at most `MOST_BYTES` of UTF-8.
+            text: at most `MAX_BYTES` of UTF-8.
             replaces: the text that was read (compare-and-set); None for a new record.
             share: the most records of the group.
 
@@ -137,7 +137,7 @@ class Records:
             SharedError: Redis is unavailable.
         """
         raw = text.encode()
-        if len(raw) > MOST_BYTES:
+        if len(raw) > MAX_BYTES:
             text = "is too long to be shared between replicas; load fewer skills"
             raise SharedError(f"this {self._kind} {text}")
         member, keys = self._keys(name, group)

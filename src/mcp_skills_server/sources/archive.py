@@ -35,7 +35,7 @@ LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
 """Limits of an archive that holds many skills; the scan enforces the limits of each skill."""
 _CHECK_S: Final = 1.0
 """Seconds between two polls, each of which costs one `stat`."""
-_MOST_BYTES: Final = LIMITS.bytes + (64 << 20)
+_MAX_BYTES: Final = LIMITS.bytes + (64 << 20)
 
 
 class Archive(Source):
@@ -73,9 +73,9 @@ class Archive(Source):
         return Revision(self._digest, _CHECK_S, raw)
 
     def _read(self) -> bytes:
-        raw, _ = read_regular(self.origin, _MOST_BYTES)  # never blocks, even on a FIFO
-        if len(raw) > _MOST_BYTES:
-            raise ArchiveRefusedError(f"it has more than {_MOST_BYTES:,} bytes")
+        raw, _ = read_regular(self.origin, _MAX_BYTES)  # never blocks, even on a FIFO
+        if len(raw) > _MAX_BYTES:
+            raise ArchiveRefusedError(f"it has more than {_MAX_BYTES:,} bytes")
         return raw
 
     def _plan(self, revision: Revision) -> Plan:

@@ -144,19 +144,19 @@ class FetchedFolder:
 
         Files with the recorded stat signatures are not read; otherwise all are hashed.
         """
-        place = f"{self.directory}/{name}"
-        if not os.path.lexists(place):
+        tree_path = f"{self.directory}/{name}"
+        if not os.path.lexists(tree_path):
             return SkillState.ABSENT, None
         record = read_record(self.directory, name) if recorded is None else recorded.get(name)
         if record is None:
             return SkillState.FOREIGN, None
-        tree = _tree(place)
+        tree = _tree(tree_path)
         if tree is None:
             return SkillState.EDITED, record
         stats = {path: signature(status) for path, status in tree.items()}
         if record.stats and stats == record.stats:
             return SkillState.KEPT, record
-        digests = {path: _file_digest(f"{place}/{path}") for path in tree}
+        digests = {path: _file_digest(f"{tree_path}/{path}") for path in tree}
         for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
             if known is not None and _same(digests, known):
                 return state, record
@@ -239,12 +239,12 @@ class FetchedFolder:
         left = {unit.name: unit for unit in staged}
 
         def attempt(step: Callable[[Staged], None]) -> None:
-            for each in list(left.values()):
+            for swapped in list(left.values()):
                 try:
-                    step(each)
+                    step(swapped)
                 except (ConflictError, OSError) as error:
-                    failed[each.name] = error
-                    del left[each.name]
+                    failed[swapped.name] = error
+                    del left[swapped.name]
 
         attempt(self._check_still)
         sync_paths([path for unit in left.values() for path in (unit.record, *_parts(unit.tree))])
@@ -400,15 +400,15 @@ def _same(tree: Mapping[str, str], known: Mapping[str, str]) -> bool:
 # Trees of files
 
 
-def _tree(place: str) -> dict[str, os.stat_result] | None:
+def _tree(top: str) -> dict[str, os.stat_result] | None:
     """Return each file's stat result by path, or None if there is a link or special file."""
-    if not stat.S_ISDIR(os.lstat(place).st_mode):
+    if not stat.S_ISDIR(os.lstat(top).st_mode):
         return None
     out: dict[str, os.stat_result] = {}
     todo = [""]
     while todo:
         prefix = todo.pop()
-        with os.scandir(f"{place}/{prefix}") as entries:
+        with os.scandir(f"{top}/{prefix}") as entries:
             for entry in entries:
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):

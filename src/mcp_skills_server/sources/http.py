@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 UNSAID_S: Final = 300.0
 """Seconds between two requests for an index without cache headers, or after a failure."""
-LONGEST_S: Final = 86_400.0
+MAX_S: Final = 86_400.0
 """Maximum freshness, so that a mistaken header cannot freeze a copy for years."""
 _KEEP_ALIVE_S: Final = 4.0
 """Shorter than most servers' keep-alive, so that few connections close just before use."""
@@ -196,13 +196,13 @@ class HttpClient:
                     if content is not None:
                         raise
                     stream = await stack.enter_async_context(asked())
-                found = _joined(stream.headers)
+                answered = _joined(stream.headers)
                 is_success = 200 <= stream.status < 300
                 most = max_bytes if is_success else max_error_bytes
                 body = b""
                 if method != "HEAD" and (is_success or most):
-                    body = await self._read(shown(url), most, found, stream)
-            return Response(stream.status, url, found, body)
+                    body = await self._read(shown(url), most, answered, stream)
+            return Response(stream.status, url, answered, body)
         except httpcore2.TimeoutException:
             raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
         except (httpcore2.ProtocolError, httpcore2.ReadError) as error:
@@ -461,7 +461,7 @@ def _directives(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float:
-    """Return the freshness from `now` in seconds, at most `LONGEST_S`.
+    """Return the freshness from `now` in seconds, at most `MAX_S`.
 
     0 if unspecified, for `no-cache` and `no-store`, and for malformed values.
     """
@@ -477,7 +477,7 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float:
         life = expires and expires - (date or now)
     if life is None:
         return 0.0
-    return min(max(life - (_seconds(headers.get("age", "")) or 0.0), 0.0), LONGEST_S)
+    return min(max(life - (_seconds(headers.get("age", "")) or 0.0), 0.0), MAX_S)
 
 
 def may_store(headers: Mapping[str, str]) -> bool:
@@ -486,7 +486,7 @@ def may_store(headers: Mapping[str, str]) -> bool:
 
 
 def _seconds(text: str) -> float | None:
-    # 15 digits: a float has no more, and `LONGEST_S` caps the value anyway.
+    # 15 digits: a float has no more, and `MAX_S` caps the value anyway.
     return float(text[:15]) if text.isascii() and text.isdigit() else None
 
 

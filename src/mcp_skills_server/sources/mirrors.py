@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...], Collection[str]], object]
 """Called in another thread with the served revision, its problems and the changed paths."""
 
-_LEAST_POLL_S: Final = 1.0
+_MIN_POLL_S: Final = 1.0
 """Minimum seconds between two requested polls."""
 _TRIM_S: Final = 300.0
 """Seconds between two checks of the cache size after fetches; a check walks the cache."""
@@ -188,7 +188,7 @@ class Follower:
                 is_failing = False
                 continue
             except BusyError as error:  # what the other process fetches will be read then
-                first_retry = _LEAST_POLL_S
+                first_retry = _MIN_POLL_S
                 logger.debug("%s: %s", self.name, self.reason(error))
             except (SourceError, UsageError) as error:
                 is_failing = True
@@ -216,7 +216,7 @@ class Follower:
         self._change(next_look=None)
         asked = self._is_asked
         if asked and self._asked_at is not None:
-            await self._sleep(max(0.0, self._asked_at + _LEAST_POLL_S - anyio.current_time()))
+            await self._sleep(max(0.0, self._asked_at + _MIN_POLL_S - anyio.current_time()))
         self._is_asked = False
         if asked:
             self._asked_at = anyio.current_time()

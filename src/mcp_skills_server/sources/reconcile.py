@@ -387,7 +387,9 @@ class Reconciler:
         order = sorted(
             self._became, key=lambda it: (self._positions[self._owners[folded(it)][0]], it)
         )
-        became = {reason: tuple(it for it in order if self._became[it] == reason) for reason in _LISTS}
+        became = {
+            reason: tuple(it for it in order if self._became[it] == reason) for reason in _LISTS
+        }
         report = _report_of(index, refusals)
         return replace(
             report,
@@ -474,7 +476,7 @@ class Reconciler:
             # the next revision may have no such conflict
             self._memory.pop(loser.fingerprint, None)
             if loser is other:  # the loser's skill is staged or already in place
-                self._staged = [each for each in self._staged if each.name != lost]
+                self._staged = [staged for staged in self._staged if staged.name != lost]
                 self._became.pop(lost, None)
                 self._owners[folded(name)] = unit, name
                 taken.append(name)

@@ -22,7 +22,7 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import (
-    MOST_INDEX_BYTES,
+    MAX_INDEX_BYTES,
     DigestMismatchError,
     IndexRefusedError,
     SiteEntry,
@@ -35,7 +35,7 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.http import (
-    LONGEST_S,
+    MAX_S,
     UNSAID_S,
     Downloader,
     Response,
@@ -69,9 +69,9 @@ _SENDABLE: Final = re.compile("[ -~]+")
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """URL with exactly an owner and a name, as of a repository at a forge."""
-MOST_INDEXES: Final = 1000
+MAX_INDEXES: Final = 1000
 """Index digests kept for each address, the newest."""
-_LEAST_POLL_S: Final = 60.0
+_MIN_POLL_S: Final = 60.0
 """Minimum seconds between two requests for an index."""
 
 
@@ -97,7 +97,7 @@ class Site(Source):
         """Return the index as a revision, from the recorded copy while that is fresh."""
         known = read_index(self.place, self.key)
         if known is not None and _digest(known) == self.settings.pin:
-            known, anew = replace(known, asked_at=time.time(), fresh_s=LONGEST_S), False
+            known, anew = replace(known, asked_at=time.time(), fresh_s=MAX_S), False
         elif self.settings.pin is not None:
             known = None  # the site had another index before, which must not be revalidated
         try:
@@ -125,15 +125,15 @@ class Site(Source):
             units.append(Unit(entry.digest, entry.name, (entry.name,), url=url, item=entry))
         refused: list[SkillRefusal] = []
         warnings = [*index.warnings]
-        for each in index.unusable:
-            if each.is_fault:
-                name = each.name or f"entry {each.position}"
-                refused.append(SkillRefusal(name, each.reason, "publisher"))
-            elif self._fetch.wanted is None or each.name in self._fetch.wanted:
-                warnings.append(f"{each}, and so it is passed over")
+        for unusable in index.unusable:
+            if unusable.is_fault:
+                name = unusable.name or f"entry {unusable.position}"
+                refused.append(SkillRefusal(name, unusable.reason, "publisher"))
+            elif self._fetch.wanted is None or unusable.name in self._fetch.wanted:
+                warnings.append(f"{unusable}, and so it is passed over")
         listed = None
         if index.version is not None:
-            listed = {each.name for each in (*index.entries, *index.unusable)}
+            listed = {listed_entry.name for listed_entry in (*index.entries, *index.unusable)}
         async with Downloader(self._fetch, self._places[0]) as downloader:
             remarks: list[str] = []
             plan = Plan(
@@ -176,7 +176,7 @@ class Site(Source):
                 held, validators = known, known.validators
             try:
                 answer = await downloader.get(
-                    url, MOST_INDEX_BYTES, accept="application/json", validators=validators
+                    url, MAX_INDEX_BYTES, accept="application/json", validators=validators
                 )
                 if answer.is_html:
                     raise AbsentError(f"{shown(url)} is a web page (HTML) and no index")
@@ -294,7 +294,7 @@ class _FoundIndex:
         left = _left_s(self.record)
         if left <= 0:
             return UNSAID_S
-        return max(left, _LEAST_POLL_S)
+        return max(left, _MIN_POLL_S)
 
 
 def _digest(record: IndexRecord) -> str:
@@ -310,7 +310,7 @@ def _left_s(record: IndexRecord) -> float:
     since = time.time() - record.asked_at
     if since < 0:
         return 0.0
-    return max(0.0, min(record.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
+    return max(0.0, min(record.fresh_s, MAX_S) - since)  # in this order NaN is 0
 
 
 def with_history(record: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
@@ -325,7 +325,7 @@ def with_history(record: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
     digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
     if digest in digests[:-1] and not allow_rollback:
         raise RollbackError("it went back to an earlier index; --allow-rollback takes it")
-    history[record.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
+    history[record.asked] = (*(past for past in digests if past != digest), digest)[-MAX_INDEXES:]
     return replace(record, history=history)
 
 
@@ -351,5 +351,5 @@ def _validators(answer: Response) -> dict[str, str]:
     if not may_store(answer.headers):
         return {}
     headers = {"If-None-Match": "etag", "If-Modified-Since": "last-modified"}
-    found = {name: answer.headers.get(header, "") for name, header in headers.items()}
-    return {name: value for name, value in found.items() if _SENDABLE.fullmatch(value)}
+    validators = {name: answer.headers.get(header, "") for name, header in headers.items()}
+    return {name: value for name, value in validators.items() if _SENDABLE.fullmatch(value)}

@@ -39,7 +39,7 @@ PAGE: Final = "page"
 _PARENT: Final = "traceparent"
 _STATE: Final = "tracestate"
 _CARRIED: Final = frozenset((_PARENT.encode(), _STATE.encode()))
-_LONGEST: Final = 512
+_MAX_LENGTH: Final = 512
 """Most characters of a header; W3C Trace Context requires support for this many."""
 _TARGETED: Final = frozenset(("tools/call", "prompts/get"))
 
@@ -99,9 +99,9 @@ def trace_of(
 
 def _carrier(fields: Mapping[str, Any]) -> Carrier:
     parent, state = fields.get(_PARENT), fields.get(_STATE)
-    if not isinstance(parent, str) or len(parent) > _LONGEST:
+    if not isinstance(parent, str) or len(parent) > _MAX_LENGTH:
         return {}
-    if not isinstance(state, str) or len(state) > _LONGEST:
+    if not isinstance(state, str) or len(state) > _MAX_LENGTH:
         return {_PARENT: parent}
     return {_PARENT: parent, _STATE: state}
 

@@ -34,7 +34,7 @@ NAME: Final = "mcp-skills-server"
 _SDK: Final = "mcp-python-sdk"
 """The tracer of the MCP SDK, which records its own span of a request under a global provider."""
 _OTHER: Final = "_OTHER"
-_MOST_USES: Final = 32
+_MAX_USES: Final = 32
 _FLUSH_S: Final = 1.0
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _W3C: Final = TraceContextTextMapPropagator()
@@ -110,7 +110,7 @@ class Tracing:
         if event.uses:
             attributes |= _use_attributes(event.uses[0])
         span.set_attributes({key: value for key, value in attributes.items() if value is not None})
-        for use in event.uses[1:_MOST_USES]:
+        for use in event.uses[1:_MAX_USES]:
             span.add_event("skills.use", _use_attributes(use))
 
 

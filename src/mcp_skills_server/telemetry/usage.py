@@ -32,17 +32,17 @@ KEPT_DAYS: Final = 400
 DAY_S: Final = 24 * 3600
 OTHER: Final = "_OTHER"
 """The name for the counts beyond a limit."""
-MOST_SHOWN: Final = 100
+MAX_SHOWN: Final = 100
 """Most searches without a result in a report."""
-_MOST_QUESTIONS: Final = 10_000
+_MAX_QUESTIONS: Final = 10_000
 _BUSY_S: Final = 5.0
 """Seconds that a process waits for the write lock of another one."""
 _VERSION: Final = 2
 _FLUSH_S: Final = 1.0
 _STOP_S: Final = 5.0
-_MOST_WAITING: Final = 10_000
+_MAX_WAITING: Final = 10_000
 """Most distinct counts in the write buffer; further ones are dropped until it is flushed."""
-_MOST_HOSTS: Final = 1000
+_MAX_HOSTS: Final = 1000
 """Most distinct host names a day, a limit because clients choose them freely."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS used (
@@ -214,7 +214,7 @@ class UsageStore:
             connection.execute(
                 "DELETE FROM questions WHERE text IN "
                 "(SELECT text FROM questions ORDER BY last DESC LIMIT -1 OFFSET ?)",
-                (_MOST_QUESTIONS,),
+                (_MAX_QUESTIONS,),
             )
 
     def report(
@@ -240,7 +240,7 @@ class UsageStore:
                 served = connection.execute(_SERVED).fetchall()
             elif by == "principal":
                 labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
-            shown = first * DAY_S, MOST_SHOWN
+            shown = first * DAY_S, MAX_SHOWN
             questions = connection.execute(_QUESTIONS, shown).fetchall()
         spread = {name: [0] * days for name, *_ in used}
         for name, day, times in daily:
@@ -361,7 +361,7 @@ class Usage:
 
     def _count(self, event: Event) -> None:
         labels, questions = self._waiting.labels, self._waiting.questions
-        if event.principal and event.label and len(labels) < _MOST_WAITING:
+        if event.principal and event.label and len(labels) < _MAX_WAITING:
             labels[event.principal] = event.label
         day = day_of(event.time)
         host = self._bounded_host(event.host or "", day)
@@ -378,7 +378,7 @@ class Usage:
             return
         self._add(count._replace(action="empty"), event.time)
         text = event.question
-        if self._keeps_questions and text and (text in questions or len(questions) < _MOST_WAITING):
+        if self._keeps_questions and text and (text in questions or len(questions) < _MAX_WAITING):
             questions[text] = questions.get(text, 0) + 1
 
     def _add(self, count: Count, moment: float) -> None:
@@ -386,11 +386,11 @@ class Usage:
         known = counts.get(count)
         if known is not None:
             counts[count] = Tally(known.times + 1, max(known.last, moment))
-        elif len(counts) < _MOST_WAITING:
+        elif len(counts) < _MAX_WAITING:
             counts[count] = Tally(1, moment)
         else:
             if not self._dropped:
-                full = f"the buffer of {_MOST_WAITING:,} counts is full"
+                full = f"the buffer of {_MAX_WAITING:,} counts is full"
                 words = "%s: %s; further uses are not counted until it is written"
                 logger.error(words, self._store.name, full)
             self._dropped += 1
@@ -407,7 +407,7 @@ class Usage:
             self._day = today
             self._hosts.clear()
         if host not in self._hosts:
-            if len(self._hosts) >= _MOST_HOSTS:
+            if len(self._hosts) >= _MAX_HOSTS:
                 return OTHER
             self._hosts.add(host)
         return host

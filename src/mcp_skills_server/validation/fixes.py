@@ -43,7 +43,9 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
         if _is_better(text, tried, problem.code, directory):
             text = tried
             done += [
-                each for each in problems if each.line == problem.line and each.code == problem.code
+                other
+                for other in problems
+                if other.line == problem.line and other.code == problem.code
             ]
     return text, sorted({*done}, key=lambda problem: problem.line or 0)
 

@@ -69,7 +69,7 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
         problems += rules.check_links(content, path, skill.files)
     if content is not None:
         problems += text.RULES.check(TextFile(content, path, body_line))
-    return [each._replace(path=path) for each in problems]
+    return [problem._replace(path=path) for problem in problems]
 
 
 def lint_catalog(snapshot: Snapshot) -> Iterator[Problem]:
@@ -92,6 +92,6 @@ def lint_catalog(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _others(path: str, sharing: Sequence[str]) -> str:
     """Format up to five of the other paths, and the number of the rest."""
-    named = [each for each in sharing[: _NAMED + 1] if each != path][:_NAMED]
+    named = [other for other in sharing[: _NAMED + 1] if other != path][:_NAMED]
     left = len(sharing) - 1 - len(named)
     return ", ".join(named) + (f" and {left:,} more" if left else "")

@@ -56,9 +56,11 @@ class Rules(Generic[T]):
     def check(self, subject: T) -> list[Problem]:
         """Run the rules, and return their problems."""
         return [
-            problem(code, found.message, found.line, found.hint)._replace(column=found.column)
+            problem(code, reported.message, reported.line, reported.hint)._replace(
+                column=reported.column
+            )
             for code, check in self.checks
-            for found in check(subject)
+            for reported in check(subject)
         ]
 
 

@@ -53,7 +53,7 @@ _LANGUAGE: Final = re.compile(
 )
 """Words that tell that a description is in a language whose "when" is known."""
 _MAX_SHOWN: Final = 10
-_LONGEST_LINE: Final = 200
+_MAX_LINE: Final = 200
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
 _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
 _DEPENDENCIES: Final = {"tools": "", "prompts": "name", "resources": "uri", "skills": "name"}
@@ -302,7 +302,7 @@ def as_text(key: str, value: Json, written: str | None) -> str:
     if '"' in text and "'" not in text:
         quoted = f"'{text}'"
     line = f"{key}: {quoted}"
-    if len(line) > _LONGEST_LINE or not line.isprintable():
+    if len(line) > _MAX_LINE or not line.isprintable():
         return f"{literal(name)} as one text in quotes"
     return line
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 SLOT: Final = "mcp_skills_server.slot"
 """Key of the connection's slot in the `state` of a request."""
-MOST_UNREAD: Final = 128 << 20
+MAX_UNREAD: Final = 128 << 20
 """Bytes of unread responses buffered for all clients; a process takes up to three times as many."""
 MAX_UNUSED_BODY: Final = 1 << 22
 """Bytes read of an unused request body: many clients send all before they read the response."""
@@ -101,8 +101,8 @@ class Slots:
             return
         slot.is_spare = True
         if len(self._spare) >= self.most_spare:
-            held = Counter(each.owner for each in self._spare)
-            self._evict(min(self._spare, key=lambda each: (each.state, -held[each.owner])))
+            held = Counter(spare.owner for spare in self._spare)
+            self._evict(min(self._spare, key=lambda spare: (spare.state, -held[spare.owner])))
         self._spare[slot] = None
 
     def leave(self, slot: Slot) -> None:
@@ -185,7 +185,7 @@ class Unread:
     client over its own limit also does, but keeps its newest one.
     """
 
-    def __init__(self, most: int = MOST_UNREAD) -> None:
+    def __init__(self, most: int = MAX_UNREAD) -> None:
         self._most = most
         self._waiting: dict[Slot, int] = {}
 
@@ -204,8 +204,8 @@ class Unread:
             self._cut_off(mine.pop(0), why)
         while sum(self._waiting.values()) > self._most:
             by_client = Counter[str]()
-            for each, waiting in self._waiting.items():
-                by_client[each.owner] += waiting
+            for waiter, waiting in self._waiting.items():
+                by_client[waiter.owner] += waiting
             [(most, _)] = by_client.most_common(1)
             oldest = next(each for each in self._waiting if each.owner == most)
             self._cut_off(oldest, f"more than {self._most >> 20} MiB unread by all clients")

@@ -60,8 +60,8 @@ _INLINE_BYTES: Final = 1 << 18
 _CHUNK: Final = 1 << 18
 """Bytes in one chunk of a response: the memory that a slow client holds."""
 _LOGGED_AT_ONCE: Final = 20
-_MOST_LOGGED: Final = 10_000
-_MOST_SKILLS: Final = 20_000
+_MAX_LOGGED: Final = 10_000
+_MAX_SKILLS: Final = 20_000
 """Skills in the publications of all sets of grants together; each has its own artifacts."""
 _RANGE: Final = re.compile(
     r"\s*+bytes\s*+=\s*+(?:([0-9]{1,4000})\s*+-\s*+([0-9]{0,4000})|-\s*+([0-9]{1,4000}))\s*+",
@@ -184,8 +184,8 @@ class Discovery:
         `with_queries` adds the queries of trigger sets, which ARD requires.
         """
         skills: list[CatalogSkill] = []
-        for each in edition.skills.values():
-            skill, made = each.skill, each.artifact
+        for published in edition.skills.values():
+            skill, made = published.skill, published.artifact
             queries = self._queries(skill) if with_queries else ()
             skills.append(CatalogSkill(skill, made.path, made.digest, made.media_type, queries))
         return jsonrpc.dump(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
@@ -269,7 +269,7 @@ class Discovery:
         partly = "published only by discovery 0.2.0"
         lines += [f"{path}: {partly}: {reason}" for path, reason in edition.left_out_0_1]
         new = [line for line in lines if line not in self._logged]
-        if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
+        if self.publication.registry.permissions is None or len(self._logged) > _MAX_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
         for path in new[:_LOGGED_AT_ONCE]:
@@ -326,7 +326,7 @@ class DiscoveryByGrants:
         self, views: Views, make: Callable[[Registry | FilteredSkills], Discovery]
     ) -> None:
         self._views = views
-        self._endpoints = LruCache(make, _MOST_SKILLS, weigh=lambda made: made.publication.weight)
+        self._endpoints = LruCache(make, _MAX_SKILLS, weigh=lambda made: made.publication.weight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""

@@ -83,7 +83,7 @@ def make_policy(
         UsageError: the network could reach the server without an allow-list or a token, or an
             allowed host is no host name, or an allowed origin no origin.
     """
-    named = frozenset(_bare(each) for each in hosts)
+    named = frozenset(_bare(name) for name in hosts)
     loopback = is_loopback(host)
     if not loopback and not named and not tokens and oauth is None:
         raise UsageError(

@@ -33,7 +33,7 @@ from mcp_skills_server.format.markup import contained, element, escaped, wrap
 
 OVERVIEW_CHARACTERS: Final = 4_000
 """The longest text that hosts show untruncated: some truncate at 4,096 characters."""
-_LEAST_DESCRIPTION: Final = 60
+_MIN_DESCRIPTION: Final = 60
 """The minimum length of a truncated description; a shorter one does not say when to use a skill."""
 _SOME_DESCRIPTION: Final = 90
 """The maximum length of a description when only some skills have one."""
@@ -54,8 +54,8 @@ _TRIGGER: Final = re.compile(
     re.IGNORECASE,
 )
 """Matches the trigger sentence (when to use the skill) in the most common languages of skills."""
-_MOST_GROUPS: Final = 24
-_LONGEST_LABEL: Final = 40
+_MAX_GROUPS: Final = 24
+_MAX_LABEL: Final = 40
 
 _RULE: Final = (
     f"When a task fits a skill, you MUST call {LOAD} with its name before you use its "
@@ -203,7 +203,7 @@ def _truncated(description: str, most: int) -> str:
     if len(description) <= most:
         return description
     part = clipped(trigger_first(description), most)
-    if len(part) < _LEAST_DESCRIPTION:
+    if len(part) < _MIN_DESCRIPTION:
         return ""
     return part
 
@@ -269,17 +269,17 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
     for position, (root, _) in enumerate(places):
         label = next(iter(folders[position][shared:]), root)
         members.setdefault(label, []).append(position)
-    largest = sorted(members.items(), key=lambda group: (-len(group[1]), group[0]))[:_MOST_GROUPS]
+    largest = sorted(members.items(), key=lambda group: (-len(group[1]), group[0]))[:_MAX_GROUPS]
     hashes = [crc32(path.encode("utf-8", "replace")) for _, path in places]
     for _, positions in largest:
         positions.sort(key=lambda position: (hashes[position], position))
     return dict(largest)
 
 
-def round_robin(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
+def round_robin(grouped: Mapping[str, Sequence[int]]) -> Iterator[int]:
     """Yield positions round-robin over the groups, as the order in which names are shown."""
-    for step in range(max(map(len, found.values()), default=0)):
-        yield from (positions[step] for positions in found.values() if step < len(positions))
+    for step in range(max(map(len, grouped.values()), default=0)):
+        yield from (positions[step] for positions in grouped.values() if step < len(positions))
 
 
 def loading(overview: Overview, characters: int) -> str:
@@ -334,7 +334,7 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
     for label, positions in grouped.items():
         head = ""
         if len(grouped) > 1:
-            shown = escape(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)
+            shown = escape(clipped(one_line(label), _MAX_LABEL) or _NO_FOLDER)
             head = f"- {shown} ({len(positions):,}): "
         if len(head) + len(_DOTS) + 1 > budget - len(_OTHERS) - len(f"{rest:,}"):
             break

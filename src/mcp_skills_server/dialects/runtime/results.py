@@ -28,7 +28,7 @@ from mcp_skills_server.model.clients import UNKNOWN, Shows
 
 RESULT_CHARACTERS: Final = UNKNOWN.result_characters
 """The maximum result size in characters: hosts cut 40,000 in the middle, or move them to a file."""
-_MOST_FILES: Final = 200
+_MAX_FILES: Final = 200
 _ELSEWHERE: Final = (
     "The instructions and files are in active_skills of this result's structured content. If they "
     f"are not shown to you, read each skill's {SKILL_MD} with {READ}."
@@ -276,7 +276,7 @@ def proposal_list(proposals: Sequence[dict[str, Json]]) -> ToolResult:
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     """Truncate instructions to a common limit if they do not fit, with a hint where to continue."""
-    files = sum(len(path) + 4 for skill in fresh for path in skill.files[:_MOST_FILES])
+    files = sum(len(path) + 4 for skill in fresh for path in skill.files[:_MAX_FILES])
     budget = max(characters - files, characters // 2)
     if sum(len(skill.instructions) for skill in fresh) <= budget:
         return list(fresh)
@@ -335,8 +335,8 @@ def _loaded_entry(loaded: Loaded, with_body: bool) -> Json:
         "properties": dict(loaded.properties),
     }
     if with_body:
-        out |= {"instructions": loaded.instructions, "files": [*loaded.files[:_MOST_FILES]]}
-        cut = len(loaded.files) - _MOST_FILES
+        out |= {"instructions": loaded.instructions, "files": [*loaded.files[:_MAX_FILES]]}
+        cut = len(loaded.files) - _MAX_FILES
         if cut > 0:
             out["files_not_shown"] = cut  # ASG-28
     if loaded.problems:
@@ -353,7 +353,7 @@ def _with_files(loaded: Loaded) -> str:
     parts = [element("skill", attributes, loaded.instructions)]
     if loaded.files:
         # a file name may contain a line break
-        shown = [printable(path) for path in loaded.files[:_MOST_FILES]]
+        shown = [printable(path) for path in loaded.files[:_MAX_FILES]]
         cut = len(loaded.files) - len(shown)
         if cut:
             shown.append(f"({cut} more are not shown)")  # ASG-28
@@ -431,8 +431,8 @@ def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
     """Return the descriptions, each repeat replaced by a reference if that is shorter."""
     first: dict[str, str] = {}
     out: list[str] = []
-    for each in entries:
-        description, name = str(each["description"]), str(each["name"])
+    for listed in entries:
+        description, name = str(listed["description"]), str(listed["name"])
         repeat = f"The same description as {first.setdefault(description, name)}."
         if first[description] != name and len(repeat) < len(description):
             description = repeat

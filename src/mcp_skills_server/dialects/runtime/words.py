@@ -35,11 +35,11 @@ _OTHER_NAMES: Final = {
     "skills_read_resource": READ,
     "skills_runscript": RUN,
 }
-_MOST_PROBLEMS: Final = 10
+_MAX_PROBLEMS: Final = 10
 _ELLIPSIS: Final = "..."
 _PARTIAL_ENTITY: Final = re.compile(r"&#?\w*$")
 _ENTITIES: Final = ("&amp;", "&lt;", "&gt;", "&quot;")
-_LONGEST_WORD: Final = 30
+_MAX_WORD: Final = 30
 """The longest word, in characters, that is dropped to cut at a word boundary."""
 _TRAILING_PUNCTUATION: Final = " ,;:-("
 """Characters stripped before the ellipsis."""
@@ -134,7 +134,7 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
 def problems(skill: Skill) -> tuple[str, ...]:
     """Return at most ten error messages of a skill, for a model about to use it."""
     return tuple(problem.text for problem in skill.problems if problem.severity == "error")[
-        :_MOST_PROBLEMS
+        :_MAX_PROBLEMS
     ]
 
 
@@ -190,7 +190,7 @@ def clipped(text: str, most: int) -> str:
     if not text[budget].isspace():
         # Without a blank nearby, as in Chinese, the cut is inside a word. Do not split an entity.
         whole = kept.rpartition(" ")[0]
-        if whole and len(whole) >= budget - _LONGEST_WORD:
+        if whole and len(whole) >= budget - _MAX_WORD:
             kept = whole
         else:
             kept = _PARTIAL_ENTITY.sub("", kept)

@@ -33,8 +33,8 @@ _STORED: Final = 0
 _DEFLATED: Final = 8
 _UNIX: Final = 3
 _DARWIN: Final = 19
-_MOST_MEMBERS: Final = 0xFFFF
-_MOST_BYTES: Final = 0xFFFFFFFF
+_MAX_MEMBERS: Final = 0xFFFF
+_MAX_BYTES: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
     _, disk, first_disk, here, count, size, start, _ = _END_RECORD.unpack_from(raw, at)
     if disk or first_disk or here != count:
         raise ArchiveRefusedError("the archive is one part of several")
-    if count == _MOST_MEMBERS or _MOST_BYTES in {size, start}:
+    if count == _MAX_MEMBERS or _MAX_BYTES in {size, start}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
     if start + size != at:
         raise ArchiveRefusedError(
@@ -142,7 +142,7 @@ def _check_member(member: _Member) -> None:
         raise ArchiveRefusedError(
             f"{member.shown} is compressed by a method other than deflate ({member.method})"
         )
-    if _MOST_BYTES in {member.packed, member.size, member.offset}:
+    if _MAX_BYTES in {member.packed, member.size, member.offset}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
 
 
@@ -239,8 +239,8 @@ def write_zip(members: Iterable[tuple[str, tuple[bytes, bool]]]) -> bytes:
         mode = stat.S_IFREG | (0o755 if executable else 0o644)
         shared = (20, _UTF8, _STORED, 0, _1980, zlib.crc32(raw), len(raw), len(raw), len(name), 0)
         if (
-            offset + len(raw) + len(name) + _LOCAL_HEAD.size >= _MOST_BYTES
-            or len(central) + 1 >= _MOST_MEMBERS
+            offset + len(raw) + len(name) + _LOCAL_HEAD.size >= _MAX_BYTES
+            or len(central) + 1 >= _MAX_MEMBERS
         ):
             raise ArchiveRefusedError("the skill is too large for a .zip of 65,534 files and 4 GiB")
         central.append(

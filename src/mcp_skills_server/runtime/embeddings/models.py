@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
 """The required files of a model's folder."""
-_MOST_ANSWER: Final = 64 << 20
+_MAX_ANSWER: Final = 64 << 20
 """The maximum number of bytes of an endpoint's response."""
 
 
@@ -165,12 +165,12 @@ class Endpoint:
             with connection.getresponse() as answer:
                 if answer.status != http.client.OK:
                     raise EmbeddingError(f"{self._host}: HTTP status {answer.status}")
-                raw = answer.read(_MOST_ANSWER + 1)
+                raw = answer.read(_MAX_ANSWER + 1)
         finally:
             end.cancel()
             connection.close()
-        if len(raw) > _MOST_ANSWER:
-            raise EmbeddingError(f"{self._host}: the response has more than {_MOST_ANSWER} bytes")
+        if len(raw) > _MAX_ANSWER:
+            raise EmbeddingError(f"{self._host}: the response has more than {_MAX_ANSWER} bytes")
         return raw
 
 

@@ -21,7 +21,7 @@ from mcp_skills_server.access.quotas import limit_of
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts.processes import ProcessTree, entries, lines
-from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
+from mcp_skills_server.runtime.scripts.workspace import MAX_FILES, exceeds
 
 _PAUSE: Final = 10
 """The pause after a disk measurement as a factor of its duration, which bounds the cost of large
@@ -127,7 +127,7 @@ class ResourceUsage:
         if time.monotonic() >= self._due and self._is_full(pids):
             return (
                 f"its files took more than {self._disk_bytes:,} bytes, were more than "
-                f"{MOST_FILES:,}, or could not be measured"
+                f"{MAX_FILES:,}, or could not be measured"
             )
         return None
 

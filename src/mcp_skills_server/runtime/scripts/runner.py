@@ -487,7 +487,7 @@ class Scripts:
 def _file(skill: Skill, path: str) -> SkillFile:
     file = skill.files.get(path)
     if file is None:
-        there = [each for each in skill.files if each.startswith("scripts/")]
+        there = [file for file in skill.files if file.startswith("scripts/")]
         hint = "it has no scripts"
         if there:
             hint = f"its scripts are {listed(there)}"

@@ -31,24 +31,24 @@ from mcp_skills_server.sources.source import SourceError
 
 DEPTH: Final = 64
 """Commits, back from the served one, that are searched for those of a skill."""
-_MOST_BLOBS: Final = 2_000
-_MOST_FETCHED_BYTES: Final = 128 << 20
+_MAX_BLOBS: Final = 2_000
+_MAX_FETCHED_BYTES: Final = 128 << 20
 """Maximum bytes of one fetch."""
 _FETCH_S: Final = 15.0
 _AGAIN_S: Final = 60.0
 """Seconds after a failure without another request to the remote."""
-MOST: Final = 20
+MAX_REVISIONS: Final = 20
 """Maximum number of commits shown."""
-_MOST_BYTES: Final = 1 << 20
-_MOST_LINES: Final = 500
-_MOST_CHARACTERS: Final = 2_000
+_MAX_BYTES: Final = 1 << 20
+_MAX_LINES: Final = 500
+_MAX_CHARACTERS: Final = 2_000
 """Maximum length of one line, and of an author or subject."""
 _SECONDS: Final = 5.0
 _LAST_MOMENT: Final = 253_402_300_799
 """The end of the year 9999: a commit may claim any time."""
 _LOG: Final = (
     "log", "--no-show-signature", "--no-color", "--no-mailmap", "--no-notes", "--encoding=UTF-8",
-    "--no-renames", f"--max-count={MOST}",
+    "--no-renames", f"--max-count={MAX_REVISIONS}",
 )  # fmt: skip
 _PATCH: Final = ("--patch", "--no-ext-diff", "--no-textconv", "--unified=3")
 _WILD: Final = re.compile(r"[*?\[\\]")
@@ -101,7 +101,7 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
     # if the diffs are too large or incomplete, return the commits without diffs
     for more in (_PATCH, ()):
         try:
-            raw = git.run(*words, *more, *where, seconds=_SECONDS, most=_MOST_BYTES)
+            raw = git.run(*words, *more, *where, seconds=_SECONDS, most=_MAX_BYTES)
         except (GitFailedError, SourceError):
             continue
         parts = raw.decode("utf-8", "replace").split(mark)[1:]
@@ -113,7 +113,7 @@ def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
     """Return the ids of all blobs that `read_log` would compare, or raise GitFailedError."""
     words = (*_LOG, "--format=", "--raw", "--no-abbrev", "-z")
     where = ("--end-of-options", *revisions, "--", *places)
-    raw = git.run(*words, *where, seconds=_SECONDS, most=_MOST_BYTES)
+    raw = git.run(*words, *where, seconds=_SECONDS, most=_MAX_BYTES)
     return {blob.decode() for pair in _CHANGED.findall(raw) for blob in pair if blob.strip(b"0")}
 
 
@@ -121,9 +121,9 @@ def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> C
     when = min(int(moment), _LAST_MOMENT) if moment.isascii() and moment.isdigit() else 0
     diff = rest.strip("\n")
     lines = diff.split("\n") if diff else []
-    shown = tuple(line[:_MOST_CHARACTERS] for line in lines[:_MOST_LINES])
-    author, subject = author[:_MOST_CHARACTERS], subject[:_MOST_CHARACTERS]
-    return Commit(commit, float(when), author, subject, shown, len(lines) <= _MOST_LINES)
+    shown = tuple(line[:_MAX_CHARACTERS] for line in lines[:_MAX_LINES])
+    author, subject = author[:_MAX_CHARACTERS], subject[:_MAX_CHARACTERS]
+    return Commit(commit, float(when), author, subject, shown, len(lines) <= _MAX_LINES)
 
 
 def working_copy(root: Path) -> Path | None:
@@ -173,7 +173,7 @@ class Histories:
         self._failed: dict[Path, _Failure] = {}
         """The last failure, by folder of a source."""
 
-    def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
+    def of(self, served: str, origin: str, shown: str, without: Sequence[str] = ()) -> History:
         """Return the commits that touched a served skill. Blocks up to half a minute to fetch them.
 
         Args:
@@ -183,7 +183,7 @@ class Histories:
         if not is_git(origin):
             return History()
         source = Path(os.path.realpath(served)).parent
-        known, folder = read_index(served, origin), _folder(served, place)
+        known, folder = read_index(served, origin), _folder(served, shown)
         if folder is None or known is None or not is_commit(known.body):
             return History(note="It is not known which commit this skill is from.")
         tip = Tip(known.body, known.asked)
@@ -220,7 +220,7 @@ def _folder(served: str, folder: str) -> str | None:
 
 
 def _read(folder: Path, address: GitAddress, tip: Tip, places: Sequence[str]) -> Sequence[Commit]:
-    most, seconds = _MOST_FETCHED_BYTES, _FETCH_S
+    most, seconds = _MAX_FETCHED_BYTES, _FETCH_S
     repository = Repository(folder, address, seconds, seconds, depth=DEPTH, most_bytes=most)
     # Without a protocol, so that git cannot fetch missing objects one by one.
     git = Git(folder, "", "none")
@@ -230,6 +230,6 @@ def _read(folder: Path, address: GitAddress, tip: Tip, places: Sequence[str]) ->
     # Exclude the shallow commits: their parents are missing, so their changes are unknown.
     revisions = [tip.commit, *(f"^{root}" for root in repository.roots())]
     wanted = changed_blobs(git, places, *revisions)
-    if len(wanted) <= _MOST_BLOBS:
+    if len(wanted) <= _MAX_BLOBS:
         repository.fetch_blobs(tip, wanted, [tip.commit, "--", *places])
     return read_log(git, places, *revisions) or ()

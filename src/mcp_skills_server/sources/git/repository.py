@@ -18,7 +18,7 @@ from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.git.address import GitAddress, is_commit
-from mcp_skills_server.sources.git.program import MOST_FILE_BYTES, REMOTE, Git, GitFailedError
+from mcp_skills_server.sources.git.program import MAX_FILE_BYTES, REMOTE, Git, GitFailedError
 from mcp_skills_server.sources.source import (
     SourceError,
     UnacceptableError,
@@ -39,11 +39,11 @@ _NO_SUCH_OBJECT: Final = re.compile(
 _NO_SUCH_TREE: Final = re.compile("(?i)not a tree object|not a valid object name|from promisor")
 _ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
 _NO_FILTER: Final = "filtering not recognized"
-_MOST_PACKS: Final = 100
-_MOST_REFS_BYTES: Final = 16 << 20
-_MOST_LISTED_BYTES: Final = 256 << 20
-_MOST_FILES: Final = 300_000
-MOST_PATHS_BYTES: Final = 1 << 16
+_MAX_PACKS: Final = 100
+_MAX_REFS_BYTES: Final = 16 << 20
+_MAX_LISTED_BYTES: Final = 256 << 20
+_MAX_FILES: Final = 300_000
+MAX_PATHS_BYTES: Final = 1 << 16
 """Of the paths that git takes as arguments: for longer ones the whole commit is listed."""
 _HISTORY: Final = (64, 1024, 16384)
 """Depths of successive fetches in which the previous commit is searched."""
@@ -118,7 +118,7 @@ class Repository:
         fetch_s: float,
         *,
         depth: int = 1,
-        most_bytes: int = MOST_FILE_BYTES,
+        most_bytes: int = MAX_FILE_BYTES,
     ) -> None:
         self._directory = directory
         self._address = address
@@ -144,7 +144,7 @@ class Repository:
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
         words = ("ls-remote", "--quiet", REMOTE, *names, *peeled)
         with self._said():
-            raw = self.git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
+            raw = self.git.run(*words, seconds=self._resolve_s, most=_MAX_REFS_BYTES)
         refs: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").splitlines():
             commit, tab, name = line.partition("\t")
@@ -201,7 +201,7 @@ class Repository:
             return
         words = ("rev-list", "--objects", "--missing=print", *among)
         with self._said():
-            listed = self.git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
+            listed = self.git.run(*words, seconds=self._fetch_s, most=_MAX_LISTED_BYTES)
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
             absent = sorted(missing.intersection(ids))
             if not absent:
@@ -228,7 +228,7 @@ class Repository:
                     wanted = ("--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
                     self._fetch(f"--depth={depth}", *wanted)
                 words = ("rev-list", tip.commit)
-                listed = self.git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
+                listed = self.git.run(*words, seconds=self._resolve_s, most=_MAX_REFS_BYTES)
                 if before.encode() in listed.split():
                     return True
                 if not (self._directory / "shallow").exists():
@@ -240,7 +240,7 @@ class Repository:
         words = ("diff-tree", "-r", "-z", "--no-renames", "--name-only")
         trees = (f"{before}:{folder}", f"{commit}:{folder}")
         try:
-            raw = self.git.run(*words, *trees, seconds=self._resolve_s, most=MOST_PATHS_BYTES)
+            raw = self.git.run(*words, *trees, seconds=self._resolve_s, most=MAX_PATHS_BYTES)
         except GitFailedError:
             return None
         return raw.decode("utf-8", "surrogateescape").split("\0")[:-1]
@@ -257,7 +257,7 @@ class Repository:
         words = ("ls-tree", *(("-r",) if deep else ()), "-z", f"{commit}:{folder}", "--", *only)
         with self._said():
             try:
-                raw = self.git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
+                raw = self.git.run(*words, seconds=self._fetch_s, most=_MAX_LISTED_BYTES)
             except GitFailedError as error:
                 if folder and _NO_SUCH_TREE.search(str(error)):
                     raise UnacceptableError(f"{commit[:12]} has no folder {folder!r}") from None
@@ -265,8 +265,8 @@ class Repository:
                     raise UnacceptableError("it has too many files; name a folder with #") from None
                 raise
         # a tree bomb: a few objects that expand to millions of entries
-        if raw.count(b"\0") > _MOST_FILES:
-            raise UnacceptableError(f"it has more than {_MOST_FILES:,} files; name a folder with #")
+        if raw.count(b"\0") > _MAX_FILES:
+            raise UnacceptableError(f"it has more than {_MAX_FILES:,} files; name a folder with #")
         out: list[TreeEntry] = []
         for line in raw.split(b"\0")[:-1]:
             head, _, path = line.partition(b"\t")
@@ -349,7 +349,8 @@ class Repository:
                     replace_file(directory / name, text.encode(), None)
         except OSError as error:
             raise SourceError(
-                f"{directory} cannot be written ({error.strerror or error}); choose another --cache-dir"
+                f"{directory} cannot be written ({error.strerror or error});"
+                " choose another --cache-dir"
             ) from None
 
     def _tidy(self, id_length: int) -> None:
@@ -358,7 +359,7 @@ class Repository:
         with suppress(OSError):
             is_long = "sha256" in (directory / "config").read_text()
             packs = [*directory.glob("objects/pack/*.pack")]
-            if is_long != (id_length == 64) or len(packs) > _MOST_PACKS:
+            if is_long != (id_length == 64) or len(packs) > _MAX_PACKS:
                 self.clear()
         self._remove_leftovers()
         self._make(id_length)

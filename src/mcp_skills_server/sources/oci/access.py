@@ -29,7 +29,7 @@ from mcp_skills_server.sources.source import UnacceptableError
 
 _CLIENT: Final = "mcp-skills-server"
 _TOKEN: Final = re.compile("[!-~]{1,32768}")
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 """Maximum size of a token server's response."""
 _CHALLENGE: Final = re.compile(
     r'([A-Za-z][A-Za-z0-9_-]{0,63})(?: ?= ?("[^"]{0,2048}"|[^", ]{1,2048}))?'
@@ -37,7 +37,7 @@ _CHALLENGE: Final = re.compile(
 _CHALLENGES_LENGTH: Final = 16_384
 _HELPER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HELPER_S: Final = 30.0
-_MOST_CONFIG_BYTES: Final = 4 << 20
+_MAX_CONFIG_BYTES: Final = 4 << 20
 _HUB_KEY: Final = "https://index.docker.io/v1/"
 _NOT_FOUND: Final = "credentials not found"
 _IDENTITY: Final = "<token>"
@@ -92,7 +92,7 @@ def _files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        return mapping(load_json(read_regular(path, _MOST_CONFIG_BYTES)[0]))
+        return mapping(load_json(read_regular(path, _MAX_CONFIG_BYTES)[0]))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
@@ -162,7 +162,7 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
             return None
         raise failed(f"failed with exit code {done.returncode}")
     try:
-        answer = mapping(load_json(done.stdout[:_MOST_CONFIG_BYTES]))
+        answer = mapping(load_json(done.stdout[:_MAX_CONFIG_BYTES]))
     except ValueError:
         raise failed("did not answer with JSON") from None
     username, secret = (answer.get(key) for key in ("Username", "Secret"))

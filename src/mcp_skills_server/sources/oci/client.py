@@ -78,7 +78,7 @@ class RegistryClient(HttpClient):
         Raises:
             AbsentError: there is none.
         """
-        response = await self._ask("GET", f"/manifests/{wanted}", _MANIFESTS, manifests.MOST_BYTES)
+        response = await self._ask("GET", f"/manifests/{wanted}", _MANIFESTS, manifests.MAX_BYTES)
         if response.status == 404:
             raise await self._absent(wanted)
         _check(response)
@@ -102,8 +102,8 @@ class RegistryClient(HttpClient):
         """Upload a blob."""
         begun = await self._ask("POST", "/blobs/uploads/", {}, content=b"")
         _check(begun, 202)
-        place = redirect_target(begun.url, begun.headers)
-        parts = urlsplit(place)
+        target = redirect_target(begun.url, begun.headers)
+        parts = urlsplit(target)
         query = "&".join(filter(None, (parts.query, urlencode({"digest": digest}))))
         url = urlunsplit(parts._replace(query=query))
         _check(await self._ask("PUT", url, _OCTETS, content=raw), 201)
@@ -165,8 +165,8 @@ class RegistryClient(HttpClient):
             self._allow,
             content=content,
             follow=False,
-            max_bytes=access.MOST_BYTES,
-            max_error_bytes=access.MOST_BYTES,
+            max_bytes=access.MAX_BYTES,
+            max_error_bytes=access.MAX_BYTES,
         )
         if response.status in {400, 401, 403}:
             raise UnacceptableError(self._denied(response))
@@ -199,10 +199,10 @@ class RegistryClient(HttpClient):
         try:
             page = await self._ask("GET", f"/tags/list?n={_TAGS}", headers, _TAGS_PAGE)
             _check(page)
-            found = items(mapping(load_json(page.body)).get("tags"))
+            listed = items(mapping(load_json(page.body)).get("tags"))
         except (UnacceptableError, UnreachableError, ValueError):
             return AbsentError(named)
-        tags = [tag for tag in found if isinstance(tag, str) and tag.isprintable()]
+        tags = [tag for tag in listed if isinstance(tag, str) and tag.isprintable()]
         tags = sorted([tag for tag in tags if len(tag) <= 128][:_TAGS])
         if not tags:
             return AbsentError(f"{named}, and no tag")

@@ -31,9 +31,9 @@ COLLECTION_NAME: Final = "io.agentskills.collection.name"
 TITLE: Final = "org.opencontainers.image.title"
 DESCRIPTION: Final = "org.opencontainers.image.description"
 VERSION: Final = "org.opencontainers.image.version"
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """Maximum size of a manifest or index, as the distribution API recommends."""
-MOST_LAYERS: Final = 128
+MAX_LAYERS: Final = 128
 _ATTESTATION: Final = "vnd.docker.reference.type"
 _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
@@ -82,8 +82,8 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
     manifest = mapping(data)
     if isinstance(manifest.get("layers"), list):
         layers = items(manifest["layers"])
-        if len(layers) > MOST_LAYERS:
-            raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS}")
+        if len(layers) > MAX_LAYERS:
+            raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MAX_LAYERS}")
         return ImageManifest(tuple(map(_descriptor, layers)), _texts(manifest.get("annotations")))
     if isinstance(manifest.get("manifests"), list):
         entries = items(manifest["manifests"])
@@ -147,5 +147,5 @@ def _written(descriptor: Descriptor) -> dict[str, Any]:
     return out
 
 
-def _texts(found: Json) -> dict[str, str]:
-    return {key: value for key, value in mapping(found).items() if isinstance(value, str)}
+def _texts(content: Json) -> dict[str, str]:
+    return {key: value for key, value in mapping(content).items() if isinstance(value, str)}

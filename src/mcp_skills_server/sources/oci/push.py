@@ -26,7 +26,7 @@ from mcp_skills_server.sources.source import AbsentError
 
 _LICENSES: Final = "org.opencontainers.image.licenses"
 _WORKERS: Final = 6
-_MOST_ANNOTATION: Final = 1024
+_MAX_ANNOTATION: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ def _make(package: Package) -> _BuiltArtifact:
     labels = {
         manifests.SKILL_NAME: package.name,
         manifests.TITLE: package.name,
-        manifests.DESCRIPTION: " ".join(str(described or "").split())[:_MOST_ANNOTATION],
+        manifests.DESCRIPTION: " ".join(str(described or "").split())[:_MAX_ANNOTATION],
         manifests.VERSION: package.version or "",
-        _LICENSES: str(package.frontmatter.get("license") or "")[:_MOST_ANNOTATION],
+        _LICENSES: str(package.frontmatter.get("license") or "")[:_MAX_ANNOTATION],
     }
     annotations = {key: value for key, value in labels.items() if value}
     title = {manifests.TITLE: f"{package.name}.tar.gz"}  # the file that `oras pull` writes

@@ -153,7 +153,7 @@ class Oci(Source):
         with _as_unreachable():
             raw = [(layer, await client.blob(layer)) for layer in manifest.layers]
         said = artifact.annotations, manifest.annotations
-        names = [each.get(key, "") for each in said for key in (SKILL_NAME, TITLE)]
+        names = [annotations.get(key, "") for annotations in said for key in (SKILL_NAME, TITLE)]
         names.append(_basename(self._reference.repository))
         limits = self.settings.fetch.limits.skill
         return partial(read_layers, raw, names, limits, hidden=self.settings.hidden)
@@ -248,7 +248,7 @@ def _merge(
             kind = descriptor.media_type[:80]
             warnings.append(f"left out layer {number}: {kind!r} is no archive and has no title")
             continue
-        left -= sum(len(each) for each, _ in files.values())
+        left -= sum(len(held_files) for held_files, _ in files.values())
         if left < 0:
             raise ArchiveRefusedError(f"its layers unpack to more than {LIMITS.bytes} bytes")
         _cover(merged, files)

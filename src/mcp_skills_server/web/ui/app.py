@@ -68,7 +68,7 @@ from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
-_LEAST_COMPRESSED: Final = 1024
+_MIN_COMPRESSED: Final = 1024
 """Responses of at least so many bytes are compressed."""
 _UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NOT_THERE: Final = (
@@ -185,7 +185,7 @@ class PagePart(Part):
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
         router = ExceptionMiddleware(Router(routes))
-        below = _PageMiddleware(GZipMiddleware(router, _LEAST_COMPRESSED))
+        below = _PageMiddleware(GZipMiddleware(router, _MIN_COMPRESSED))
         page = Mount(BASE, below)
         for route in (page, *routes):  # match line breaks too, which the name of a folder may have
             route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)

@@ -22,17 +22,17 @@ from mcp_skills_server.errors import clipped
 from mcp_skills_server.format import hidden
 from mcp_skills_server.web.ui.context import file_address
 
-_MOST_HIDDEN: Final = 2_000
+_MAX_HIDDEN: Final = 2_000
 """Hidden characters marked in one text; later ones are shown without a mark."""
 _RASTER_NAMES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
-MOST_PICTURE_BYTES: Final = 4 << 20
-MOST_RENDERED: Final = 100_000
+MAX_PICTURE_BYTES: Final = 4 << 20
+MAX_RENDERED: Final = 100_000
 """Characters of the longest text that is rendered; a longer one is shown raw only."""
-_MOST_MARKS: Final = 8_000
+_MAX_MARKS: Final = 8_000
 """Brackets, asterisks and the like; a text with more takes long to parse."""
 _MARKS: Final = re.compile(r"[\[\]*_`<>|~]")
-_MOST_LINES: Final = 6_000
-_MOST_CELLS: Final = 10_000
+_MAX_LINES: Final = 6_000
+_MAX_CELLS: Final = 10_000
 """Cells of all tables. Rows are padded to the head's width: a short text may have millions."""
 _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _ONE_AT_A_TIME: Final = CapacityLimiter(1)
@@ -52,7 +52,7 @@ def marked(text: str) -> Markup:
     parts: list[Markup] = []
     for number, (before, code) in enumerate(_pieces(text)):
         parts.append(escape(before))
-        if code and number < _MOST_HIDDEN:
+        if code and number < _MAX_HIDDEN:
             parts.append(Markup('<span class="hidden">{}</span>').format(code))
         else:
             parts.append(escape(code))
@@ -110,11 +110,11 @@ def render(text: str, skill: str, files: Collection[str], folder: str) -> Markup
     `place` is the path of the Markdown file in the skill.
     """
     lines = text.splitlines()
-    if len(text) > MOST_RENDERED or len(lines) > _MOST_LINES:
+    if len(text) > MAX_RENDERED or len(lines) > _MAX_LINES:
         return None
-    if _cells("\n".join(lines)) > _MOST_CELLS:
+    if _cells("\n".join(lines)) > _MAX_CELLS:
         return None
-    if sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:
+    if sum(1 for _ in _MARKS.finditer(text)) > _MAX_MARKS:
         return None
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     parser.validateLink = lambda _: True  # type: ignore[method-assign] # `_Writer` checks links

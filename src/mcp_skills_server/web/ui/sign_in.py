@@ -43,7 +43,7 @@ CALLBACK: Final = "/oauth/callback"
 """Path of the redirect URI, to which the issuer sends browsers back."""
 _SIGN_IN_COOKIE: Final = "skills-ui-away"
 """The cookie that binds a sign-in at the issuer to the browser that began it."""
-_LONGEST_FORM: Final = 1 << 16
+_MAX_FORM: Final = 1 << 16
 _MCP: Final = "/mcp"
 _ISS_SUPPORTED: Final = "authorization_response_iss_parameter_supported"
 """Metadata flag: each response of the issuer names it; others are forged (RFC 9207)."""
@@ -192,7 +192,7 @@ async def form_of(request: Request) -> dict[str, str] | None:
     raw = b""
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > _LONGEST_FORM:
+        if len(raw) > _MAX_FORM:
             return None
     try:
         return dict(parse_qsl(raw.decode("ascii"), max_num_fields=10))

@@ -40,9 +40,9 @@ from mcp_skills_server.web.ui.pages.problems import survey_of
 PAGE_SIZE: Final = 100
 """Skills on one page."""
 _NEAREST: Final = 6
-_MOST_TAGS: Final = 200
-_MOST_TAGS_OF_ONE: Final = 20
-_MOST_PLACES: Final = 100
+_MAX_TAGS: Final = 200
+_MAX_TAGS_OF_ONE: Final = 20
+_MAX_PLACES: Final = 100
 _SORTS: Final[Mapping[str, Callable[[Skill], Any]]] = {
     "name": lambda skill: skill.name,
     "tokens": lambda skill: -tokens_of(skill),
@@ -227,7 +227,7 @@ def _row(
         "title": title,
         "description": skill.description,
         "source": source_name(ctx, skill.root),
-        "tags": [str(tag) for tag in tags_of(skill.frontmatter)[:_MOST_TAGS_OF_ONE]],
+        "tags": [str(tag) for tag in tags_of(skill.frontmatter)[:_MAX_TAGS_OF_ONE]],
         "tokens": tokens_of(skill),
         "files": len(skill.files),
         "problems": len(survey.by_skill.get(skill.path, ())),
@@ -274,11 +274,11 @@ def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
         sources = sorted(roots.items())
         facets = {
             "sources": [(str(root), source_name(ctx, root), count) for root, count in sources],
-            "tags": sorted(tags.most_common(_MOST_TAGS)),
+            "tags": sorted(tags.most_common(_MAX_TAGS)),
             "codes": sorted(codes.items()),
             "left_out": sum(skill.standing is not Standing.VALID for skill in skills),
             "tokens": sum(map(tokens_of, skills)),
-            "places": [shown_problem(ctx, problem) for problem in places[:_MOST_PLACES]],
+            "places": [shown_problem(ctx, problem) for problem in places[:_MAX_PLACES]],
             "summary": survey.summary,
             "progress": survey.progress,
         }

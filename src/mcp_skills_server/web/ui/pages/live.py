@@ -27,12 +27,12 @@ from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import Context, reason_left_out
 
-MOST_KEPT: Final = 1000
+MAX_KEPT: Final = 1000
 """Changes kept in all."""
-MOST_SHOWN: Final = 200
+MAX_SHOWN: Final = 200
 """Changes shown of one set of skills."""
 HEARTBEAT_S: Final = 30.0
-_MOST_FILES: Final = 5
+_MAX_FILES: Final = 5
 _PAUSE_S: Final = 0.25
 """Minimum seconds between two events of one stream (throttling)."""
 RETRY: Final = "retry: 3000\n\n"
@@ -58,7 +58,7 @@ class Change(NamedTuple):
 def _changes(difference: Changes) -> Iterator[Change]:
     """Yield the changes by path, without skills of which only nested skills differ."""
     paths = sorted(difference.before.keys() | difference.after.keys())
-    for path in paths[-MOST_KEPT:]:
+    for path in paths[-MAX_KEPT:]:
         before, after = difference.before.get(path), difference.after.get(path)
         if after is None:
             yield Change("vanished", path)
@@ -71,8 +71,8 @@ def _changes(difference: Changes) -> Iterator[Change]:
             changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
             own = sorted(name for name in changed if not name.startswith(folders))
             if own or not inside:
-                more = max(0, len(own) - _MOST_FILES)
-                yield Change("changed", path, tuple(own[:_MOST_FILES]), more)
+                more = max(0, len(own) - _MAX_FILES)
+                yield Change("changed", path, tuple(own[:_MAX_FILES]), more)
 
 
 class Live:
@@ -105,7 +105,7 @@ class Live:
         with self._lock:
             number = max(int(now * 1000), self.last_number + 1)
             made = [change._replace(number=number, time=now) for change in changes]
-            self._kept = (*self._kept, *made)[-MOST_KEPT:]
+            self._kept = (*self._kept, *made)[-MAX_KEPT:]
         if made and self.loop is not None:
             with suppress(RuntimeError):  # the loop is closed: no stream is left
                 self.loop.call_soon_threadsafe(self.wake)
@@ -117,7 +117,7 @@ class Live:
 
     def latest(self, skills: SkillSet) -> list[Change]:
         """Return the changes of a set of skills, last scan first."""
-        return [*islice(self._of(skills), MOST_SHOWN)]
+        return [*islice(self._of(skills), MAX_SHOWN)]
 
     def number(self, skills: SkillSet, after: int = 0, path: str = "") -> int:
         """Return the number of the last change of a set, or its skill at `path`; else `after`."""

@@ -28,7 +28,7 @@ from mcp_skills_server.server.tools import Tools
 from mcp_skills_server.web.ui.context import Context, choice_of
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
-_MOST_SHOWN: Final = 20_000
+_MAX_SHOWN: Final = 20_000
 """Characters shown of a response."""
 
 
@@ -45,8 +45,8 @@ class MethodAnswer(NamedTuple):
     def text(self) -> str:
         """Return indented JSON, cut if it is long."""
         whole = json.dumps(json.loads(self.raw), indent=2, ensure_ascii=False)
-        if len(whole) > _MOST_SHOWN:
-            return f"{whole[:_MOST_SHOWN]}\n..."
+        if len(whole) > _MAX_SHOWN:
+            return f"{whole[:_MAX_SHOWN]}\n..."
         return whole
 
 

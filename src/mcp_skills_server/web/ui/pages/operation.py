@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 PAGE_SIZE: Final = 100
 """Skills on one page."""
-MOST_OTHERS: Final = 100
+MAX_OTHERS: Final = 100
 """Principals shown, and host programs."""
 _DAYS: Final = 30
 _CACHE_S: Final = 5.0
 """Cache lifetime of a report in seconds."""
-MOST_RUNS: Final = 500
-MOST_CLIENTS: Final = 500
+MAX_RUNS: Final = 500
+MAX_CLIENTS: Final = 500
 UNFINISHED: Final = "begun"
 """The outcome of a run that has not ended."""
 
@@ -143,7 +143,7 @@ def usage(request: Request, ctx: Context) -> Response:
         counts=ctx.site.usage.is_enabled,
         is_read=report is not None,
         others=_others(ctx),
-        most=MOST_OTHERS,
+        most=MAX_OTHERS,
         searches=searches,
         start=first,
         page_size=PAGE_SIZE,
@@ -157,7 +157,7 @@ def _others(ctx: Context) -> list[_CountTable]:
     if not ctx.sees_others:
         return []
     return [
-        view._replace(lines=report.lines[:MOST_OTHERS])
+        view._replace(lines=report.lines[:MAX_OTHERS])
         for view in _OTHERS
         if (report := ctx.site.usage.read(view.by)) is not None
     ]
@@ -226,7 +226,7 @@ class Activity:
         request = event.time, event.protocol, event.method, event.principal, event.address, started
         if request not in self._runs or event.outcome != UNFINISHED:
             self._runs[request] = ScriptRun(event, started)
-        if len(self._runs) > MOST_RUNS:
+        if len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
 
     def _note_client(self, event: Event) -> None:
@@ -234,16 +234,16 @@ class Activity:
         known = self._clients.pop(who, ActiveClient(event, event.time, 0, 0))
         refused = known.refused + (event.outcome not in {"ok", "cancelled"})
         self._clients[who] = ActiveClient(event, known.first, known.requests + 1, refused)
-        if len(self._clients) > MOST_CLIENTS:
+        if len(self._clients) > MAX_CLIENTS:
             self._clients.popitem(last=False)
 
 
 async def runs(_: Request, ctx: Context) -> Response:
     """Return the view of runs, without names of skills that the viewer may not read."""
-    found = ctx.site.activity.runs()
-    skills = {run.started.skill for run in found}
+    kept = ctx.site.activity.runs()
+    skills = {run.started.skill for run in kept}
     readable = {skill for skill in skills if not skill or ctx.may_read(skill)}
-    return ctx.page("runs.html", runs=found, readable=readable)
+    return ctx.page("runs.html", runs=kept, readable=readable)
 
 
 async def clients(_: Request, ctx: Context) -> Response:

@@ -29,7 +29,7 @@ PAGE_SIZE: Final = 50
 """Problems on one page."""
 _AROUND: Final = 2
 """Context lines before and after."""
-_MOST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 """Bytes of the largest file that is read for its lines."""
 REFRESH_S: Final = "1"
 """Seconds until a browser reloads a page that waits for checks."""
@@ -91,7 +91,7 @@ async def _shown(ctx: Context, problem: Problem) -> ShownProblem:
     folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
     file = file_of(problem, folder, skill.files)
     lines: Sequence[tuple[int, str]] = ()
-    if problem.line is not None and file and skill.files[file].size <= _MOST_BYTES:
+    if problem.line is not None and file and skill.files[file].size <= _MAX_BYTES:
         with suppress(OSError):
             lines = lines_around(await ctx.view.read(skill, file), problem.line)
     return ShownProblem(shown, skill, file, lines)

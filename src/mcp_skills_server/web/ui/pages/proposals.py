@@ -19,7 +19,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD, Snapshot
 from mcp_skills_server.proposals import approval
-from mcp_skills_server.proposals.intake import MOST_LINES, trial
+from mcp_skills_server.proposals.intake import MAX_LINES, trial
 from mcp_skills_server.proposals.review import Review, review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
@@ -33,10 +33,10 @@ from mcp_skills_server.web.ui.render import render
 _AROUND: Final = 4
 """Context lines before and after a change."""
 _MARKS: Final = {ord("\r"): "␍", ord("\f"): "␌"}
-_MOST_EXACT: Final = 500**2
+_MAX_EXACT: Final = 500**2
 """Product of line counts beyond which frequent lines are not matched: it takes cubic time."""
-_MOST_QUERIES: Final = 20
-_MOST_MESSAGE: Final = 1_000
+_MAX_QUERIES: Final = 20
+_MAX_MESSAGE: Final = 1_000
 _NONE: Final = "There is no such proposal, or you may not review it."
 
 
@@ -121,7 +121,7 @@ def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     label = ""
     if ctx.principal is not None:
         reviewer, named, label = ctx.principal.key, ctx.principal.id, ctx.principal.label
-    message = fields.get("message", "").strip()[:_MOST_MESSAGE]
+    message = fields.get("message", "").strip()[:_MAX_MESSAGE]
     decision = fields.get("decision")
     if decision == "approve":
         accepts = "scripts" in fields
@@ -158,13 +158,13 @@ def _lines(raw: bytes) -> list[str]:
 
 
 def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
-    if max(len(left), len(right)) > MOST_LINES:
+    if max(len(left), len(right)) > MAX_LINES:
         count = f"{len(left):,} lines are served and {len(right):,} proposed"
-        yield Side("gap", f"{count}, too many to compare; at most {MOST_LINES:,} are shown", None)
-        yield from (Side("changed", None, line) for line in right[:MOST_LINES])
+        yield Side("gap", f"{count}, too many to compare; at most {MAX_LINES:,} are shown", None)
+        yield from (Side("changed", None, line) for line in right[:MAX_LINES])
         return
     size = len(left) * len(right)
-    matcher = SequenceMatcher(None, left, right, autojunk=size > _MOST_EXACT)
+    matcher = SequenceMatcher(None, left, right, autojunk=size > _MAX_EXACT)
     for group in matcher.get_grouped_opcodes(_AROUND):
         if group[0][1]:
             yield Side("gap", f"from line {group[0][1] + 1:,}", None)
@@ -189,7 +189,7 @@ def queries(
     with trial(registry, name, root_of(registry, reviewed.proposal), reviewed.after) as alone:
         for tried in alone.snapshot.skills.values():
             skills[name] = replace(tried, path=name)
-            cases = own_cases(alone.read, skills[name], str)[0][:_MOST_QUERIES]
+            cases = own_cases(alone.read, skills[name], str)[0][:_MAX_QUERIES]
     now = view.snapshot.skills.get(name)
     try:
         after = ranked(cases, View(view.skill_set, Snapshot(skills)))

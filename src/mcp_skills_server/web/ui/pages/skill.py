@@ -50,7 +50,7 @@ from mcp_skills_server.web.ui.context import (
 from mcp_skills_server.web.ui.pages.catalogue import can_switch
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.render import (
-    MOST_PICTURE_BYTES,
+    MAX_PICTURE_BYTES,
     is_raster_name,
     raster_type,
     rendered,
@@ -60,17 +60,17 @@ _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
 _TOKEN: Final = "SKILLS_TOKEN"  # noqa: S105 - the name of a variable
 GONE: Final = "This skill does not exist any more, or you may not read it. It may have moved."
-_MOST_COPIES: Final = 20
+_MAX_COPIES: Final = 20
 _ARGUMENT_PREFIX: Final = "arg."
 _DEEPEST: Final = 8
 """Depth of folders in the file tree."""
-_MOST_CASES: Final = 100
+_MAX_CASES: Final = 100
 _NEIGHBOURS: Final = 20
-_MOST_SIMILAR: Final = 5
+_MAX_SIMILAR: Final = 5
 _MIN_SHARE: Final = 0.4
 _IN_WORDS: Final = {"whole": "with its description", "absent": "not at all; skills_search finds it"}
 _FILE_GONE: Final = "This file does not exist any more. It may have moved."
-_MOST_SHOWN: Final = 1 << 20
+_MAX_SHOWN: Final = 1 << 20
 """Bytes of the largest file that is shown; a larger one is offered for download."""
 _PIECE: Final = 1 << 18
 _SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
@@ -186,7 +186,7 @@ def _icon(skill: Skill) -> str:
 
 def _copies(ctx: Context, skill: Skill) -> list[Skill]:
     """Return the copies of a skill at other paths."""
-    paths = ctx.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
+    paths = ctx.snapshot.named(skill.name, Standing.LENIENT)[:_MAX_COPIES]
     others = (ctx.snapshot.skills[path] for path in paths)
     return [other for other in others if other is not skill and is_copy(skill, other)]
 
@@ -206,8 +206,8 @@ def _tree_of(skill: Skill) -> FileTree:
     for path, file in skill.files.items():
         *above, name = path.split("/", _DEEPEST)
         folders = [top]
-        for each in above:
-            folders.append(folders[-1].folders.setdefault(each, FileTree()))
+        for parent in above:
+            folders.append(folders[-1].folders.setdefault(parent, FileTree()))
         for folder in folders:
             folder.count += 1
             folder.size += file.size
@@ -356,7 +356,7 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     cases, errors = evaluation.own_cases(registry.read, skill, show)
     search, hosts = ctx.runtime.searches.of(ctx.runtime.skill_set), _hosts(ctx, skill)
     try:
-        results = [*evaluation.evaluate(cases[:_MOST_CASES], RankingJudge(search), ctx.snapshot)]
+        results = [*evaluation.evaluate(cases[:_MAX_CASES], RankingJudge(search), ctx.snapshot)]
         similar = search.find(skill.description or skill.name, _NEIGHBOURS, ctx.offers)
     except NoFullTextError as error:
         return AuthorReport(None, (), [*errors, str(error)], hosts, ())
@@ -367,7 +367,7 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
         (result, evaluation.failure_reason(result)) for result in results if not result.passed
     ]
     near = [overlap for overlap in overlaps(skill, similar) if overlap.share >= _MIN_SHARE][
-        :_MOST_SIMILAR
+        :_MAX_SIMILAR
     ]
     return AuthorReport(summary, failed, errors, hosts, near)
 
@@ -397,9 +397,9 @@ async def file(request: Request, ctx: Context) -> Response:
     skill, path = _file_of(request, ctx)
     file = skill.files[path]
     text, picture, html = None, False, None
-    if is_raster_name(path) and file.size <= MOST_PICTURE_BYTES:
+    if is_raster_name(path) and file.size <= MAX_PICTURE_BYTES:
         picture = raster_type((await _read(request, ctx, skill, path))[:16]) is not None
-    elif file.size <= _MOST_SHOWN:
+    elif file.size <= _MAX_SHOWN:
         text = media.as_text(await _read(request, ctx, skill, path), media.media_type(path))
         if text is not None and path.lower().endswith(_MARKDOWN):
             html = await rendered(text, skill.path, skill.files, path)
@@ -414,7 +414,7 @@ async def file(request: Request, ctx: Context) -> Response:
         is_executable=file.executable,
         kind=media.media_type(path) or "unknown",
         text=text,
-        largest=_MOST_SHOWN,
+        largest=_MAX_SHOWN,
         picture=picture,
         rendered=html,
         hidden=hidden.count(text or ""),

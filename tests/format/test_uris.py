@@ -58,7 +58,7 @@ def test_uri_is_split_before_it_is_decoded_once(text: str, expected: tuple[str, 
     "skill://a/.%2e/b", "skill://a/..%2fb", "skill://a/%2fetc%2fpasswd", "skill://a%2fb/c", "skill://a/b%00.md",
     "skill://a/b\0", "skill://a/b?c", "skill://a/b#c", "skill://a\\b", "skill://a/..\\b", "skill://a/%ff",
     "skill://a/%c3%28", "skill://a/%c0%ae%c0%ae/b", "skill://a/%ed%a0%80", "skill://a/\ud800%20",
-    *(SCHEME + "a/" + text * (MAX_LENGTH // len(text) + 1) for text in ("a", "%41", "\u20ac", "%E2%82%AC", "/a", "%2e")),
+    *(SCHEME + "a/" + it * (MAX_LENGTH // len(it) + 1) for it in ("a", "%41", "\u20ac", "%E2%82%AC", "/a", "%2e")),
     SCHEME + "a" + "/a" * DEEPEST_PATH,
 ])  # fmt: skip
 def test_uri_of_no_possible_file_is_refused(text: str):

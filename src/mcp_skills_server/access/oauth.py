@@ -209,7 +209,7 @@ class ResourceServer:
         self.issuer = Issuer(settings.issuer, fetch)
 
     @property
-    def url(self) -> str:
+    def metadata_url(self) -> str:
         """Return the URL at which `metadata` is served (RFC 9728)."""
         parts = urlsplit(self.settings.resource)
         return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path.rstrip('/')}"

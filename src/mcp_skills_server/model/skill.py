@@ -44,9 +44,7 @@ def printable(text: str) -> str:
     """Return the text with control characters escaped, for a terminal or a log."""
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else f"\\u{{{ord(character):x}}}" for character in text
-    )
+    return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in text)
 
 
 class Problem(NamedTuple):

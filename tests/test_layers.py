@@ -102,7 +102,7 @@ BUDGETS = {
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
 OVER = {"catalog": 4_600, "format": 3_410, "validation": 2_260}
 """Lines of packages that exceed their budgets and may not grow. `validation` has the rules of safety (issue 52)."""
-MOST_LINES = 58_180
+MAX_LINES = 58_180
 """Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim."""
 
 
@@ -120,7 +120,7 @@ def test_no_package_exceeds_its_budget(capsys: pytest.CaptureFixture[str]) -> No
         print(f"\nlines of src: {total:,}; over budget: {', '.join(over) or 'none'}")
     most = {name: OVER.get(name, round(budget * 1.1)) for name, budget in BUDGETS.items()}
     assert {name: count for name, count in lines.items() if count > most[name]} == {}
-    assert total <= MOST_LINES
+    assert total <= MAX_LINES
 
 
 def test_class_names_are_unique() -> None:

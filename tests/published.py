@@ -25,13 +25,11 @@ _URL: Final = text("^https?://[^ ]+$")
 
 
 def closed(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema of an object with exactly these fields."""
     properties = {**required, **(optional or {})}
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
 def faults(schema: Schema, document: object) -> list[str]:
-    """Return the violations of a document, each with its path."""
     found = Draft202012Validator(schema).iter_errors(document)  # pyright: ignore[reportUnknownMemberType]
     return [f"{'/'.join(map(str, each.absolute_path))}: {each.message}" for each in found]
 

@@ -19,7 +19,6 @@ LOOP = ROOT / "examples" / "agent_loop.py"
 
 
 def loop() -> Any:
-    """Import the example as a module."""
     spec = spec_from_file_location("agent_loop", LOOP)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)

@@ -57,7 +57,6 @@ def file_entry(path: str, raw: bytes) -> dict[str, Any]:
 
 
 def entry(**changes: Any) -> dict[str, Any]:
-    """Return an entry of a skill with two files."""
     return {
         "uri": f"{BASE}SKILL.md",
         "frontmatter": {"name": "one", "description": "The one skill."},

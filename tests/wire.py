@@ -40,8 +40,6 @@ EXTENSION = "io.modelcontextprotocol/skills"
 
 
 class WireError(Exception):
-    """A JSON-RPC error response."""
-
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(f"{error['code']}: {error['message']}")
         self.code: int = error["code"]
@@ -71,7 +69,6 @@ class Client(ABC):
         """Send a notification."""
 
     def message(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return a request in the form of the era."""
         self._id += 1
         sent = dict(params or {})
         if self.era == "modern":
@@ -95,7 +92,6 @@ class Client(ABC):
         return answer["result"]
 
     def open(self) -> dict[str, Any]:
-        """Do the handshake of the era and return its result."""
         if self.era == "modern":
             return self.request("server/discover")
         result = self.request("initialize", self._described("capabilities"))
@@ -159,13 +155,11 @@ class Wire(Client):
                 self._logged.notify_all()
 
     def send_line(self, line: bytes) -> None:
-        """Send bytes and a line break."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
 
     def start(self, method: str, params: Mapping[str, Any] | None = None) -> int:
-        """Send a request and return its id."""
         message = self.message(method, params)
         self._send(message)
         return message["id"]
@@ -179,18 +173,15 @@ class Wire(Client):
         return self.answer(message["id"])
 
     def answer(self, identifier: Any, deadline: float = DEADLINE) -> dict[str, Any]:
-        """Return the next response with this id."""
         return self._answers.setdefault(identifier, queue.Queue()).get(timeout=deadline)
 
     def finish(self, identifier: int, deadline: float = DEADLINE) -> dict[str, Any]:
-        """Return the result of a request that `start` sent."""
         answer = self.answer(identifier, deadline)
         if "error" in answer:
             raise WireError(answer["error"])
         return answer["result"]
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             message["params"] = dict(params)
@@ -205,7 +196,6 @@ class Wire(Client):
         return identifier
 
     def notification(self, deadline: float = DEADLINE) -> dict[str, Any]:
-        """Return the next notification."""
         return self.notifications.get(timeout=deadline)
 
     def until(self, method: str, uri: str | None = None) -> list[dict[str, Any]]:
@@ -227,14 +217,12 @@ class Wire(Client):
             assert self._logged.wait_for(lambda: words in self.stderr, DEADLINE), self.stderr
 
     def close(self) -> int:
-        """Close stdin, wait for the exit and return its code."""
         assert self.process.stdin is not None
         if not self.process.stdin.closed:
             self.process.stdin.close()
         return self.wait()
 
     def signal(self, number: signal.Signals) -> int:
-        """Send a signal, wait for the exit and return its code."""
         self.process.send_signal(number)
         return self.wait()
 

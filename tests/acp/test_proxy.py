@@ -74,7 +74,6 @@ def wait_until_gone(pid: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 

@@ -49,7 +49,6 @@ async def connected(root: Path, **opted_in: Any) -> AsyncGenerator[tuple[RealCli
 
 
 def skill_names(update: Any) -> list[str]:
-    """Return the skill names of a valid commands update."""
     assert update.session_update == "available_commands_update"
     details = update.field_meta[dialect.DETAILS]
     assert [each["name"] for each in details] == update.field_meta["availableSkills"]

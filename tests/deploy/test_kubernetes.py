@@ -87,12 +87,10 @@ def _patch(target: Any, change: Manifest) -> None:
 
 
 def configuration(manifests: Manifests) -> Mapping[str, Any]:
-    """Return the options of the generated configuration file."""
     return parse(manifests["ConfigMap"]["data"]["config.toml"].encode(), "config.toml").values
 
 
 def pod_of(manifests: Manifests) -> tuple[Manifest, Manifest]:
-    """Return the pod and its container."""
     pod = manifests["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     return pod, container

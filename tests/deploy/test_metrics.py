@@ -36,14 +36,12 @@ def expressions() -> Iterator[str]:
 
 
 def scaling_query() -> str:
-    """Return the query by which KEDA scales."""
     scaled = yaml.safe_load((DEPLOY / "kubernetes" / "keda" / "scaledobject.yaml").read_text())
     return next(each for each in scaled["spec"]["triggers"] if each["type"] == "prometheus")["metadata"]["query"]
 
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The metrics of a server."""
     root = tmp_path_factory.mktemp("skills")
     write_skill(root / "a")
     options = ("--metrics", "--audit-log", root.with_name("audit"), "--redis", "redis://127.0.0.1:1")

@@ -52,7 +52,6 @@ def overview_of_size(size: int) -> Overview:
 
 
 def texts_of_size(size: int) -> tuple[str, str]:
-    """Return the instructions and the description of the load tool."""
     instructions = runtime.instructions(overview_of_size(size), OVERVIEW_CHARACTERS, scripts=False)
     return instructions, loading(overview_of_size(size), OVERVIEW_CHARACTERS)
 

@@ -379,7 +379,6 @@ SKILL_OF_TOOL = "mcp-skills-server/skill"
 
 
 def tools_server() -> MCPServer[Any]:
-    """Return a server with four tools, of which `refund` has `_meta` of its own."""
     server = MCPServer("mine")
     for name, meta in (("refund", {"own": 1}), ("credit", None), ("invoice", None), ("other", None)):
         server.add_tool(lambda: "done", name=name, description="Does a thing.", meta=meta)

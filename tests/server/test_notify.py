@@ -31,7 +31,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def subscribe(wire: Wire, *uris: str) -> None:
-    """Subscribe to all lists and to these resources in the way of the era."""
     wire.every_skill()
     if wire.era == "modern":
         wire.listen(**dict.fromkeys(FILTER_KEYS, True), resourceSubscriptions=list(uris))
@@ -41,7 +40,6 @@ def subscribe(wire: Wire, *uris: str) -> None:
 
 
 def counts(wire: Wire, received: list[dict]) -> Counter[tuple[str, str | None]]:
-    """Count the received and pending notifications by method and URI."""
     every = received + wire.pending()
     return Counter((each["method"], each.get("params", {}).get("uri")) for each in every)
 

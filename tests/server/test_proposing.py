@@ -73,7 +73,6 @@ def propose(wire: HttpClient, name: str) -> dict[str, Any]:
 
 @contextmanager
 def two_clients(folder: Path, *options: str | Path) -> Iterator[tuple[HttpClient, HttpClient]]:
-    """Yield clients of one server with the tokens of Ann and of Bob."""
     (folder / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
     (folder / "tokens").chmod(0o600)
     with (

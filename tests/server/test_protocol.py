@@ -61,14 +61,6 @@ def test_modern_connection_refuses_other_versions_and_invalid_envelopes(
     assert (caught.value.code, caught.value.data) == (code, data)
 
 
-@pytest.mark.requirement("MCP-52")
-def test_modern_connection_has_no_removed_method() -> None:
-    with dispatching(FIXTURES, era="modern") as wire:
-        for method in ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list"):
-            with pytest.raises(WireError, match=r"^-32601: "):
-                wire.request(method)
-
-
 @pytest.mark.requirement("MCP-11", "MCP-26")
 def test_cursor_is_valid_on_another_connection(era: Era) -> None:
     with dispatching(FIXTURES, era=era, page_size=4) as one, dispatching(FIXTURES, era=era, page_size=4) as other:

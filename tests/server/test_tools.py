@@ -21,18 +21,15 @@ NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """Return the text of a result."""
     return "\n".join(each["text"] for each in result["content"] if each["type"] == "text")
 
 
 def error_text(result: dict[str, Any]) -> str:
-    """Return the text of a result with `isError`."""
     assert result["isError"]
     return text_of(result)
 
 
 def active(result: dict[str, Any]) -> list[str]:
-    """Return the names of the active skills after a call."""
     assert not result.get("isError"), text_of(result)
     return [each["name"] for each in result["structuredContent"]["active_skills"]]
 
@@ -46,7 +43,6 @@ def session_of(client: Client, result: dict[str, Any]) -> str | None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two valid skills with files, and an invalid one."""
     write_skill(tmp_path / "alpha", body="# Alpha\n\nDo alpha.\n", references__guide_md="one\ntwo\nthree\n")
     write_skill(tmp_path / "beta", body="# Beta\n\nDo beta.\n", scripts__run_py="print('beta')\n")
     write_skill(tmp_path / "odd", name="Odd", body="# Odd\n\nDo odd.\n")

@@ -50,7 +50,6 @@ def wait_until(condition: Callable[[], object], why: str = "the condition never 
 
 
 def bearer_header(token: str) -> dict[str, str]:
-    """Return the Authorization header with a bearer token."""
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -107,7 +106,6 @@ class Server:
             return found[-1]
 
     def resident(self) -> int:
-        """Return the resident memory of the process in bytes."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -139,7 +137,6 @@ class Server:
         return out
 
     def until_ready(self) -> None:
-        """Wait until `/readyz` returns 200."""
         wait_until(lambda: self.send("GET", "/readyz").status == 200, "it was never ready")
 
     def send(
@@ -222,8 +219,6 @@ def pinging(seconds: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP response."""
-
     status: int
     headers: http.client.HTTPMessage
     body: bytes
@@ -281,7 +276,6 @@ class Stream:
         self.messages.put(None)
 
     def next(self) -> dict[str, Any] | None:
-        """Wait for the next message; return None at the end of the stream."""
         return self.messages.get(timeout=DEADLINE)
 
     def until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
@@ -294,7 +288,6 @@ class Stream:
         return seen
 
     def rest(self) -> list[dict[str, Any]]:
-        """Return the messages until the end of the stream."""
         return list(iter(self.next, None))
 
     def close(self) -> None:
@@ -319,7 +312,6 @@ class HttpClient(Client):
         self._streams: list[Stream] = []
 
     def headers(self, message: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """Return the headers that this era requires for a message."""
         out = MCP_HEADERS | self._authorization
         if self.era == "legacy":
             if self.session:
@@ -334,17 +326,14 @@ class HttpClient(Client):
         return out
 
     def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Reply:
-        """Send a message with added or replaced headers. None leaves a header out."""
         given = {**self.headers(message), **(headers or {})}
         return self.server.send(body=json.dumps(message).encode(), headers=given, source=self._source)
 
     def head(self, message: Mapping[str, Any], *more: str) -> bytes:
-        """Return the head of a request with this message and with further header lines."""
         lines = [f"{name}: {value}" for name, value in self.headers(message).items()]
         return "\r\n".join(["POST /mcp HTTP/1.1", "Host: localhost", *lines, *more, "", ""]).encode()
 
     def raw(self, message: Mapping[str, Any]) -> bytes:
-        """Return the bytes of a request with this message."""
         body = json.dumps(message).encode()
         return self.head(message, f"Content-Length: {len(body)}") + body
 
@@ -368,7 +357,6 @@ class HttpClient(Client):
         return self._streams[-1]
 
     def follow(self) -> Stream:
-        """Open the GET stream of a legacy session."""
         return self._open("GET", None, self.headers())
 
     def listen(self, identifier: str | int = "listening", **wanted: Any) -> Stream:

@@ -65,7 +65,6 @@ class App:
 def app_serving(
     *roots: Path, page: bool = False, grace_s: float = 86400, origins: tuple[str, ...] = (), **settings: object
 ) -> Iterator[App]:
-    """Serve and follow these roots, with the page or without; `settings` of `Settings`."""
     with ExitStack() as stack:
         registry = stack.enter_context(Registry(roots))
         runtime, views, chosen = Runtime(registry), Views(registry), Settings(**settings)  # type: ignore[arg-type]

@@ -146,7 +146,6 @@ def exchanges(client: HttpClient) -> Iterator[Exchange]:
 
 
 def recorded(reply: Reply) -> dict[str, Any]:
-    """Return what is recorded of an answer."""
     headers = {name: reply.headers[name] for name in HEADERS if name in reply.headers}
     if "Mcp-Session-Id" in headers:
         headers["Mcp-Session-Id"] = "present"
@@ -174,6 +173,5 @@ def record() -> str:
 
 
 def send(client: HttpClient, exchange: Exchange) -> Reply:
-    """Send an exchange and return the reply."""
     headers = {**client.headers(exchange.message), **exchange.headers}
     return client.server.send(exchange.method, body=exchange.body, headers=headers)

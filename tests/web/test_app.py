@@ -39,7 +39,6 @@ UPDATED = "notifications/resources/updated"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A root with two skills."""
     for name in ("a", "b"):
         write_skill(tmp_path / name, references__guide_md="guide", zz_md="last")
     return tmp_path

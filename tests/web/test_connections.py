@@ -25,8 +25,6 @@ MIB = 1 << 20
 
 
 class SlotTable:
-    """Slots with their connections, and the connections that were evicted."""
-
     def __init__(self, limit: int, spare: int = 2) -> None:
         self.evicted: list[Slot] = []
         self.slots = Slots(limit, spare)
@@ -432,7 +430,6 @@ def test_connection_survives_unused_bodies_of_4_mib(tmp_path: Path) -> None:
 
 
 def write_large_skill(root: Path) -> Path:
-    """Write a skill of ten files of 900 KB, and return its root."""
     parts = {f"references__part{number}_md": "y" * 900_000 for number in range(9)}
     write_skill(root / "large", body="x" * 900_000, **parts)
     return root

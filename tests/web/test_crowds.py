@@ -29,12 +29,10 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and all 
 
 
 def with_open_files(limit: int) -> list[str]:
-    """Return the command of a server with this limit of open files."""
     return patched(f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))")
 
 
 def with_stream_quota(folder: Path, count: int) -> tuple[str, Path]:
-    """Return the options of a server with this many streams for one owner."""
     file = folder / "config.toml"
     file.write_text(f"[quota]\nstreams = {count}\n")
     return "--config", file
@@ -46,7 +44,6 @@ def open_files(server: Server) -> set[int]:
 
 @contextmanager
 def crowd(server: Server, count: int, address: str = "127.0.0.1", data: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Open connections from an address, which send this data and then nothing."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count + 200:
         if hard < count + 200:

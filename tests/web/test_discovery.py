@@ -59,7 +59,6 @@ def get_json(server: Server, path: str, **headers: str) -> dict[str, Any]:
 
 
 def entries(server: Server, **headers: str) -> list[dict[str, Any]]:
-    """Return the entries of the index."""
     return get_json(server, INDEX, **headers)["skills"]
 
 

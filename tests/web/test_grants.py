@@ -41,7 +41,6 @@ def configure(folder: Path, grants: str) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with three skills and the tokens of Ann and Bob."""
     for path in ("finance/refunds", "finance/tax", "tea"):
         write_skill(tmp_path / "skills" / path, scripts__run_py="print(7)\n")
     token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
@@ -50,13 +49,11 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def clients_of_ann_and_bob(server: Server, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
-    """Yield a client of Ann and one of Bob."""
     with client(server, era, token=ANN) as ann, client(server, era, token=BOB) as bob:
         yield ann, bob
 
 
 def names(reader: HttpClient) -> list[str]:
-    """Return the names of the skills in the client's list of prompts."""
     return [each["name"] for each in reader.request("prompts/list")["prompts"]]
 
 

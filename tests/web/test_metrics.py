@@ -35,7 +35,6 @@ SECRET = "0123456789abcdef-secret"
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    """The metrics of a server after some requests."""
     write_skill(tmp_path / "a", notes_md="other")
     write_skill(tmp_path / "b", name="torn", description='"')
     tokens = {"MCP_SKILLS_TOKENS": f"ops={SECRET}"}
@@ -101,7 +100,6 @@ def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
 
 
 def at(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
-    """Return the status and the body of a GET at a probe address."""
     with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
         connection.request("GET", path, headers={"Host": host})
         response = connection.getresponse()

@@ -57,13 +57,11 @@ def oauth_server(
 
 
 def mcp_url(port: int) -> str:
-    """Return the MCP URL of a server on loopback."""
     return f"http://127.0.0.1:{port}/mcp"
 
 
 @pytest.fixture
 def issuer() -> Iterator[Publisher]:
-    """An issuer that serves its metadata and its keys."""
     with Publisher() as site:
         metadata = {"issuer": site.url, "jwks_uri": f"{site.url}/keys"}
         site.routes["/.well-known/openid-configuration"] = respond_with(json.dumps(metadata).encode())
@@ -82,7 +80,6 @@ def initialize(server: Server, token: str | None, path: str = "/mcp") -> Reply:
 
 
 def challenge(reply: Reply) -> dict[str, str]:
-    """Return the parameters of the WWW-Authenticate header."""
     (header,) = reply.headers.get_all("WWW-Authenticate")
     scheme, _, rest = header.partition(" ")
     assert scheme == "Bearer"
@@ -91,8 +88,6 @@ def challenge(reply: Reply) -> dict[str, str]:
 
 
 class TokenStorage:
-    """Storage of the SDK's client, in memory."""
-
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None
         self.client: OAuthClientInformationFull | None = None

@@ -19,7 +19,6 @@ def site_options(tmp_path: Path) -> list[str]:
 
 
 def probe(server: Server, path: str = "/readyz", token: str | None = None) -> tuple[int, list[str]]:
-    """Return the status of a probe and the lines of its body."""
     headers = {} if token is None else bearer_header(token)
     reply = server.send("GET", path, headers=headers)
     return reply.status, reply.body.decode().splitlines()

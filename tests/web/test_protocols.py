@@ -50,7 +50,6 @@ def shortened(value: Any) -> Any:
 
 
 def page(text: str) -> str:
-    """Return the page with current examples."""
     blocks: dict[str, str] = {}
     for name, value in examples():
         blocks[name] = json.dumps(shortened(value), indent=2, ensure_ascii=False) + "\n"

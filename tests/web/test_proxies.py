@@ -28,8 +28,6 @@ INDEX = "/.well-known/agent-skills/index.json"
 
 
 class ForwardedClient(HttpClient):
-    """A client that sends the headers of a proxy."""
-
     forwarded_for = ""
 
     def headers(self, message: Any = None) -> dict[str, str]:
@@ -179,7 +177,6 @@ def proxied_server(
     edits: Edits = (),
     command: list[str] | None = None,
 ) -> Iterator[Proxy]:
-    """Run a proxy in front of a server of one skill."""
     skills, files = folder / "skills", folder / "proxy"
     write_skill(skills / "a", guide_md="guide")
     files.mkdir()

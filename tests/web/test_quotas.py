@@ -59,7 +59,6 @@ def quota_server(
 
 
 def client_of(server: Server, name: str, era: Any = "modern") -> HttpClient:
-    """Return a client with the token of this name, before a handshake."""
     return HttpClient(server, era, token=TOKENS[name])
 
 

@@ -14,7 +14,6 @@ from wire import FIXTURES, Era, serving
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server of the fixture skills that accepts bodies of 64 KiB."""
     with http_serving(FIXTURES, *OPTIONS) as started:
         yield started
 

@@ -27,13 +27,11 @@ WRONG = hmac.new(b"another secret of some length", BODY, hashlib.sha256).hexdige
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of the site."""
     return write_skill(tmp_path_factory.mktemp("published") / "thing").parent
 
 
 @pytest.fixture(scope="module")
 def site(published: Path) -> Iterator[Server]:
-    """A server that publishes a skill."""
     with http_serving(published) as server:
         yield server
 

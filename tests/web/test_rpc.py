@@ -19,7 +19,6 @@ SHELL = 'entrypoint = "code/main.sh"'
 
 
 def post(server: Server, message: Any, headers: dict[str, str | None] | None = None) -> Reply:
-    """POST a message, or these bytes."""
     body = message
     if not isinstance(message, bytes):
         body = json.dumps(message).encode()

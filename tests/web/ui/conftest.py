@@ -61,5 +61,4 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 @pytest.fixture
 def skills(tmp_path: Path) -> Path:
-    """A folder with one skill."""
     return write_skill(tmp_path / "skills" / "refunds").parent

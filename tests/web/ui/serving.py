@@ -49,7 +49,6 @@ def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None =
 
 @contextmanager
 def ui_command(*arguments: str | Path) -> Iterator[str]:
-    """Run `ui --no-open`. Yield the one-time address that it prints."""
     command = [*COMMAND, "ui", "--no-open", "--log-level", "error", *map(str, arguments)]
     pipe = subprocess.PIPE
     with Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=ROOT) as process:
@@ -76,7 +75,6 @@ def get(server: Server, path: str, **headers: str) -> Reply:
 def fetch(
     url: str, cookie: str = "", method: str = "GET", form: Mapping[str, str] | None = None, **headers: str
 ) -> Reply:
-    """Request a URL without following redirects."""
     origin, _, path = url.removeprefix("http://").partition("/")
     if cookie:
         headers["Cookie"] = cookie
@@ -97,12 +95,10 @@ def text_of(reply: Reply | str) -> str:
 
 
 def visible_text(reply: Reply | str) -> str:
-    """Return the visible text of a page, in one line."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(reply))).split())
 
 
 def skill_paths(reply: Reply | str) -> list[str]:
-    """Return the URL paths of the listed skills, in order."""
     return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text_of(reply))
 
 
@@ -136,7 +132,6 @@ def make_context(
 
 
 def render_view(view: Any, context: Context, query: str = "") -> str:
-    """Render a view without a server."""
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query.encode()})
     response = view(request, context)
     if inspect.isawaitable(response):

@@ -22,12 +22,6 @@ def joined_words(page: str) -> list[str]:
     return [ours[max(0, hit.start() - 60) : hit.end() + 60] for hit in JOINED.finditer(ours)]
 
 
-def test_joined_words_are_noticed() -> None:
-    assert joined_words('<span>SKILL.md</span><span class="badge">left out</span>')
-    assert joined_words("<code>a</code>b") and joined_words("a<b>b</b>") and joined_words("<a>a</a><a>b</a>")
-    assert not joined_words("<a><bdi>a</bdi></a>, <b>b</b>. (<b>c</b>)</p><b>d</b>")
-
-
 def test_no_words_of_a_view_are_joined(shared: tuple[str, str]) -> None:
     origin, cookie = shared
     wait_until(lambda: "checking " not in text_of(fetch(f"{origin}/ui/problems", cookie)))

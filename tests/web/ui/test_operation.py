@@ -88,7 +88,6 @@ ADMIN_HEADINGS = ("By principal", "By host program")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two skills, and two tokens."""
     write_files(tmp_path / "skills", skills("finance/refunds", "tea"))
     token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path

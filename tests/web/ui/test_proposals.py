@@ -49,7 +49,6 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
         return get(server, f"/ui/proposals{path}", **bearer_header(BOB))
 
     def decide(id_: str, site: str = "same-origin", **fields: str) -> int:
-        """Submit a decision, and return the status."""
         headers = bearer_header(BOB) | {"Sec-Fetch-Site": site}
         return server.send("POST", f"/ui/proposals/{id_}", urlencode(fields).encode(), headers).status
 

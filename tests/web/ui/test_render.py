@@ -26,8 +26,6 @@ ALLOWED: dict[str, set[str]] = {tag: set[str]() for tag in BARE.split()} | {
 
 
 class ElementParser(HTMLParser):
-    """The elements of a rendered text, and their attributes."""
-
     def __init__(self, text: str, file: str = "SKILL.md") -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []

@@ -215,7 +215,6 @@ def test_session_ends_on_token_expiry_idle_timeout_and_eviction() -> None:
 
 
 def register_page(issuer: AuthorizationServer) -> None:
-    """Register the page as a public client of the issuer."""
     issuer.clients["page"] = OAuthClientInformationFull(
         client_id="page", redirect_uris=[AnyUrl(CALLBACK)], token_endpoint_auth_method="none"
     )
@@ -406,7 +405,6 @@ ROUND_ROBIN: Edits = [("balance source", "balance roundrobin"), ("hash-type cons
 def two_replicas(
     folder: Path, *options: str | Path, edits: Edits = (), **environment: str
 ) -> Iterator[tuple[Server, Server]]:
-    """Run two replicas behind a proxy. Yield the proxy and the first replica."""
     write_skill(folder / "skills" / "refunds")
     (folder / "proxy").mkdir()
     with ExitStack() as stack:

@@ -157,13 +157,11 @@ def test_change_is_shown_as_diff_and_recorded_as_read(tmp_path: Path) -> None:
 
 
 def git(repository: Path, *arguments: str) -> str:
-    """Run git as a fixed author, and return its output."""
     command = ["git", "-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org", *arguments]
     return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout
 
 
 def commit_all(folder: Path, subject: str) -> None:
-    """Commit all files of a folder, initializing the repository if necessary."""
     git(folder, "init", "-q")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", subject)

@@ -19,7 +19,7 @@ import pytest
 from mcp_skills_server.runtime.scripts.processes import query
 from programs import WITH_NETWORK, needs_script_network
 from server.test_tools import error_text
-from web.http_wire import Stream, client, http_serving
+from web.http_wire import client, http_serving
 from wire import DEADLINE, Era, serving, write_skill
 
 HELLO = "import sys, os\nprint('hello', *sys.argv[1:], os.environ.get('TONE', ''))\nsys.exit(3)\n"
@@ -179,7 +179,7 @@ def test_script_ends_when_its_http_client_disconnects(folder: Path, listener: so
     with http_serving(folder, "--allow-scripts", *WITH_NETWORK) as server, client(server, "modern") as one:
         params = {**blocking_call(load(one), listener), "_meta": {"progressToken": "p"}}
         message = one.message("tools/call", params)
-        stream = Stream(server, "POST", json.dumps(message).encode(), one.headers(message))
+        stream = server.open("POST", json.dumps(message).encode(), one.headers(message))
         connection = accept_script(listener)
         stream.close()
         wait_for_end(connection)

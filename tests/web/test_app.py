@@ -108,7 +108,7 @@ def test_legacy_client_reopens_its_stream(folder: Path) -> None:
         # The server notices the close after a moment. It stores no events to replay.
         headers = {**follower.headers(), "Last-Event-ID": "7"}
         end = monotonic() + DEADLINE
-        while (again := Stream(server, "GET", None, headers)).status == 409:
+        while (again := server.open("GET", None, headers)).status == 409:
             again.close()
             assert monotonic() < end
         assert again.status == 200

@@ -213,7 +213,7 @@ def test_closed_stream_frees_its_slot_behind_proxy(proxy_class: Callable[..., Pr
             request = ("GET", None, listener.headers())
         with suppress(http.client.RemoteDisconnected):  # the proxy reused a closed connection
             if listener.post(listener.message("skills/list")).status == 200:
-                streams.append(Stream(proxy, *request))
+                streams.append(proxy.open(*request))
                 if streams[-1].status == 200:
                     return True
                 streams[-1].close()

@@ -30,7 +30,8 @@ from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.app import PagePart
 from mcp_skills_server.web.ui.context import Context
-from web.http_wire import Reply, Server, http_serving, wait_until
+from web.http_wire import Reply, Server, Target, http_serving, wait_until
+from web.in_process import APPS
 from wire import COMMAND, DEADLINE, ROOT
 
 SECRET = "0123456789abcdef"
@@ -68,7 +69,7 @@ def signed_in(*arguments: str | Path) -> Iterator[tuple[str, str]]:
         yield address.partition("/ui/")[0], cookie_of(fetch(address))
 
 
-def get(server: Server, path: str, **headers: str) -> Reply:
+def get(server: Target, path: str, **headers: str) -> Reply:
     return server.send("GET", path, headers=headers)
 
 
@@ -79,6 +80,10 @@ def fetch(
     if cookie:
         headers["Cookie"] = cookie
     body = None if form is None else urlencode(form)
+    if app := APPS.get(f"http://{origin}"):
+        if body is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        return app.send(method, f"/{path}", body and body.encode(), headers)
     with closing(http.client.HTTPConnection(origin, timeout=DEADLINE)) as connection:
         connection.request(method, f"/{path}", body, headers)
         response = connection.getresponse()
@@ -102,7 +107,7 @@ def skill_paths(reply: Reply | str) -> list[str]:
     return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text_of(reply))
 
 
-def list_pages(server: Server, path: str) -> Iterator[str]:
+def list_pages(server: Target, path: str) -> Iterator[str]:
     """Follow the `next` links of a paginated list."""
     while path:
         text = get(server, path).body.decode()

@@ -18,13 +18,13 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.types import ASGIApp, Message, Scope
 
 from mcp_skills_server.access.quotas import Quotas
-from mcp_skills_server.access.tokens import Tokens, read_tokens
+from mcp_skills_server.access.tokens import Tokens
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
-from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.commands.config_file import parse
 from mcp_skills_server.commands.opening import make_views
+from mcp_skills_server.commands.options import tokens_of
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry.log import log_requests
@@ -117,8 +117,9 @@ class App(Target, logging.Handler):
         raw, _, query = path.partition("?")
         scope = {
             "type": "http", "method": method, "path": unquote(raw), "raw_path": raw.encode(),
-            "query_string": query.encode(), "headers": headers, "client": (source, 1), "server": ("127.0.0.1", self.port),
-            "scheme": "http", "root_path": "", "http_version": "1.1", "asgi": {"version": "3.0"},
+            "query_string": query.encode(), "headers": headers, "client": (source, 1),
+            "server": ("127.0.0.1", self.port), "scheme": "http", "root_path": "", "http_version": "1.1",
+            "asgi": {"version": "3.0"},
         }  # fmt: skip
         return Exchange(self._portal, self._app, scope, body or b"")
 
@@ -158,15 +159,15 @@ class _HeldRegistry(Registry):
 def app_serving(
     *roots: Path,
     page: UiSettings | bool = False,
-    publish: Mapping[str, Any] | None = {},  # noqa: B006
+    publish: Mapping[str, Any] | None = {},
     grace_s: float = 86400,
     host: str = "127.0.0.1",
     hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
-    tokens: str = "",
+    tokens: str | None = None,
     configuration: str = "",
     gate: threading.Event | None = None,
-    http: Mapping[str, Any] = {},  # noqa: B006
+    http: Mapping[str, Any] = {},
     **settings: Any,
 ) -> Iterator[App]:
     """Serve and follow these roots.
@@ -181,7 +182,7 @@ def app_serving(
         settings: fields of `Settings`.
     """
     configured = parse(configuration.encode(), "config.toml")
-    known = Tokens(read_tokens(tokens, "tokens").require_valid()) if tokens else ()
+    known = Tokens(tokens_of(None, tokens))
     with ExitStack() as stack:
         registry = Registry(roots)
         if gate is not None:
@@ -226,11 +227,11 @@ def app_serving(
 
 
 @contextmanager
-def local_page(*roots: Path, **more: Any) -> Iterator[tuple[str, str]]:
+def local_page(*roots: Path, **settings: Any) -> Iterator[tuple[str, str]]:
     """Serve the page of `ui`, and sign in. Yield its origin, for `fetch`, and the session cookie."""
     secret = "made-up-one-time-secret"
-    page = UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, **more)
-    with app_serving(*roots, page=page, publish=None) as app:
+    page = UiSettings(hashlib.sha256(secret.encode()).digest(), only=True)
+    with app_serving(*roots, page=page, publish=None, **settings) as app:
         reply = app.send("GET", f"/ui/enter?once={secret}")
         cookie = (reply.headers["Set-Cookie"] or "").partition(";")[0]
         wait_until(lambda: b"checking " not in app.send("GET", "/ui/problems", headers={"Cookie": cookie}).body)

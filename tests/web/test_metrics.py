@@ -27,7 +27,7 @@ from web.http_wire import (
     token_file,
     wait_until,
 )
-from web.ui.serving import page_serving
+from web.in_process import app_serving
 from wire import DEADLINE, write_skill
 
 SECRET = "0123456789abcdef-secret"
@@ -226,7 +226,7 @@ def test_page_view_is_log_line_with_skill_but_without_query(tmp_path: Path) -> N
         ("history/acme/refunds?secret", "GET /ui/history of acme/refunds: ok in "),
         ("sources?secret", "GET /ui/sources: ok in "),
     ]
-    with page_serving(tmp_path, "--log-level", "info") as server:
+    with app_serving(tmp_path, page=True) as server:
         for path, _ in views:
             server.send("GET", f"/ui/{path}")
         server.wait_for_log("GET /ui/sources")

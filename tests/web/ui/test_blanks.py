@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from web.http_wire import wait_until
-from web.ui.serving import fetch, signed_in, text_of
+from web.in_process import local_page
+from web.ui.serving import fetch, text_of
 from web.ui.test_browser import SKILL_VIEWS, VIEWS
 from wire import write_skill
 
@@ -35,7 +36,7 @@ def test_no_words_of_a_view_are_joined(shared: tuple[str, str]) -> None:
 def test_no_words_of_a_change_are_joined(tmp_path: Path) -> None:
     """A change that leaves a skill out has a word on it behind the names of its files."""
     skill = write_skill(tmp_path / "tea", a_md="a\n")
-    with signed_in(tmp_path) as (origin, cookie):
+    with local_page(tmp_path) as (origin, cookie):
         write_skill(tmp_path / "tea", name="Tea Pot", a_md="b\n", b_md="b\n")
         wait_until(lambda: "left out" in text_of(fetch(f"{origin}/ui/live", cookie)))
         for view in ("live", "history/tea", "skills/tea", ""):

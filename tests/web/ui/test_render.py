@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from mcp_skills_server.authoring.tokens import estimated_tokens
 from mcp_skills_server.web.ui.render import is_raster_name, marked, plain, raster_type, render, visible
 from tables import each_row
+from web.in_process import app_serving
 from web.ui.corpus import MARKDOWN, MARKUP
-from web.ui.serving import get, page_serving
+from web.ui.serving import get
 from wire import write_skill
 
 FILES = {"SKILL.md", "references/a.md", "b c.md", "p.png", "x.svg", "scripts/run.py"}
@@ -134,7 +135,7 @@ def test_estimated_tokens_are_a_quarter_of_utf8_bytes() -> None:
 def test_rendering_does_not_block_other_requests(tmp_path: Path) -> None:
     body = "".join(f"- item {number}\n" for number in range(5_000))
     write_skill(tmp_path / "large", **{f"n{number}_md": body + str(number) for number in range(4)})
-    with page_serving(tmp_path) as server, ThreadPoolExecutor(4) as pool:
+    with app_serving(tmp_path, page=True) as server, ThreadPoolExecutor(4) as pool:
         pages = [pool.submit(get, server, f"/ui/files/large?file=n{number}.md") for number in range(4)]
         answered = 0
         while not all(page.done() for page in pages):

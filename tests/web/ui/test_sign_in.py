@@ -33,26 +33,28 @@ from mcp_skills_server.web.ui.sign_in import Flow, SignInError, form_of
 from shared.redis_servers import redis_server
 from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
-from web.http_wire import Reply, Server, bearer_header, http_serving
+from web.http_wire import Reply, Server, Target, bearer_header
+from web.in_process import app_serving
 from web.proxies import Edits, HaProxy, running
 from web.ui.serving import SECRET, TOKENS, cookie_of, fetch, get, page_serving, text_of, ui_command, visible_text
 from wire import write_skill
 
+TOKEN = TOKENS["MCP_SKILLS_TOKENS"]
 CALLBACK = "https://skills.example/ui/oauth/callback"
 
 
-def sign_in(server: Server, token: str, prefix: str = "", **headers: str | None) -> Reply:
+def sign_in(server: Target, token: str, prefix: str = "", **headers: str | None) -> Reply:
     """Submit the sign-in form as a browser would. A header that is None is left out."""
     given = {"Sec-Fetch-Site": "same-origin", "Origin": f"http://127.0.0.1:{server.port}", **headers}
     return server.send("POST", f"{prefix}/ui/sign-in", urlencode({"token": token}).encode(), given)
 
 
-def sign_out(server: Server, cookie: str) -> Reply:
+def sign_out(server: Target, cookie: str) -> Reply:
     return server.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
 
 
 def test_root_path_prefixes_the_page_and_root_redirects_to_it(skills: Path) -> None:
-    with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
+    with app_serving(skills, page=True, tokens=TOKEN, http={"root_path": "/team"}) as server:
         for path in ("/", "/team/"):
             reply = get(server, path)
             assert (reply.status, reply.headers["Location"], reply.body) == (303, "/team/ui/", b"")
@@ -63,14 +65,14 @@ def test_root_path_prefixes_the_page_and_root_redirects_to_it(skills: Path) -> N
         assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
         page = text_of(get(server, "/team/ui/", Cookie=cookie_of(reply)))
         assert 'href="/team/ui/skills/refunds"' in page and '"/ui/' not in page
-    with http_serving(skills, environment=TOKENS) as server:
+    with app_serving(skills, tokens=TOKEN) as server:
         assert get(server, "/").status == 401
-    with http_serving(skills) as server:
+    with app_serving(skills) as server:
         assert get(server, "/ui/").status == get(server, "/").status == 404
 
 
 def test_open_server_needs_no_sign_in_and_sets_security_headers(skills: Path) -> None:
-    with page_serving(skills) as server:
+    with app_serving(skills, page=True) as server:
         reply = get(server, "/ui/")
         assert reply.status == 200 and "refunds" in visible_text(reply) and "Sign out" not in visible_text(reply)
         assert get(server, "/ui").headers["Location"] == "/ui/"
@@ -109,7 +111,7 @@ def test_one_time_address_signs_in_once_and_redirects_without_secret(skills: Pat
         assert fetch(f"{origin}/mcp", cookie_of(signed_in)).status == 404  # it serves nothing but the page
 
 
-def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Server) -> None:
+def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Target) -> None:
     assert get(guarded, "/ui/").headers["Location"] == "/ui/sign-in"
     assert get(guarded, "/ui/skills/refunds").status == 303
     assert 'name="token" type="password"' in get(guarded, "/ui/sign-in").body.decode()
@@ -134,13 +136,13 @@ def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Server) -> None:
         {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": None, "Sec-Fetch-Site": None},
     ],
 )  # fmt: skip
-def test_form_of_foreign_origin_is_refused(guarded: Server, headers: dict[str, str | None]) -> None:
+def test_form_of_foreign_origin_is_refused(guarded: Target, headers: dict[str, str | None]) -> None:
     reply = sign_in(guarded, SECRET, **headers)
     assert reply.status == 403 and "Set-Cookie" not in reply.headers
 
 
 def test_page_with_tokens_accepts_any_host_name_but_mcp_does_not(skills: Path) -> None:
-    with page_serving(skills, "--host", "0.0.0.0", environment=TOKENS) as server:
+    with app_serving(skills, page=True, host="0.0.0.0", tokens=TOKEN) as server:
         headers = {"Host": "skills.example", "Origin": "http://skills.example"}
         assert sign_in(server, SECRET, **headers).status == 303
         assert sign_in(server, SECRET, **{**headers, "Origin": "http://evil.example"}).status == 403
@@ -148,11 +150,10 @@ def test_page_with_tokens_accepts_any_host_name_but_mcp_does_not(skills: Path) -
         assert server.send("POST", "/mcp", body, {**headers, **bearer_header(SECRET)}).status == 403
 
 
-def test_failed_authentications_share_one_rate_limit_for_page_and_mcp(tmp_path: Path, skills: Path) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text("[quota]\nfailed-authentications-per-minute = 4\n")
+def test_failed_authentications_share_one_rate_limit_for_page_and_mcp(skills: Path) -> None:
+    quota = "[quota]\nfailed-authentications-per-minute = 4\n"
     wrong = bearer_header("wrong-wrong-wrong-wrong")
-    with page_serving(skills, "--config", config, environment=TOKENS) as server:
+    with app_serving(skills, page=True, configuration=quota, tokens=TOKEN) as server:
         assert server.send("POST", "/mcp", b"{}", wrong).status == 401
         assert get(server, "/ui/", **wrong).status == 303
         assert [sign_in(server, "wrong").status for _ in range(3)] == [403, 403, 429]

@@ -131,7 +131,7 @@ def test_files_are_a_tree_labelled_with_whole_paths(server: Server) -> None:
 
 def test_path_traversal_is_refused(skills: Path) -> None:
     (skills.parent / "secret.txt").write_text("secret", encoding="utf-8")
-    with page_serving(skills) as server:
+    with app_serving(skills, page=True) as server:
         elsewhere = ("../secret.txt", "../../secret.txt", "/etc/passwd", "", ".", "SKILL.md/../../../secret.txt", "%00")
         for file in elsewhere:
             for view in ("files", "raw"):

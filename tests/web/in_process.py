@@ -188,7 +188,6 @@ def app_serving(
         if gate is not None:
             registry = _HeldRegistry(roots)
             registry.gate = gate
-        stack.enter_context(registry)
         runtime, chosen = Runtime(registry), Settings(**settings)
         report_to_log(registry, least=chosen.least)
         log_requests(runtime.events, logging.INFO)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from web.http_wire import HELLO, MODERN_META, HttpClient, Reply, http_serving
+from web.http_wire import HELLO, MODERN_META, HttpClient, Reply
 from web.http_wire import client as connected
+from web.in_process import app_serving
 from wire import FIXTURES, META, VERSIONS, Era
 
-OPTIONS: Final = ("--max-body", str(1 << 16))
+LIMITS: Final = {"max_body": 1 << 16}
 FILE: Final = Path(__file__).with_name("recorded.json")
 URI: Final = "skill://commit-messages/SKILL.md"
 HEADERS: Final = (
@@ -164,7 +165,7 @@ def recorded(reply: Reply) -> dict[str, Any]:
 def record() -> str:
     """Return the answers of a server of this code to all exchanges."""
     answers: dict[str, Any] = {}
-    with http_serving(FIXTURES, *OPTIONS) as server:
+    with app_serving(FIXTURES, http=LIMITS) as server:
         for era in ("legacy", "modern"):
             with connected(server, era) as client:
                 client.every_skill()

@@ -12,7 +12,8 @@ import pytest
 
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
-from web.http_wire import HttpClient, Server, bearer_header, client, http_serving, startup_error, token_file
+from web.http_wire import HttpClient, Target, bearer_header, client, http_serving, startup_error, token_file
+from web.in_process import app_serving
 from wire import Era, write_skill
 
 ANN, BOB = "anns-made-up-token-0123456789", "bobs-made-up-token-0123456789"
@@ -26,6 +27,7 @@ may = ["scripts"]
 who = ["token:bob"]
 skills = ["tea"]
 """
+TOKENS = f"ann={ANN},bob={BOB}"
 CHANGED = "notifications/resources/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
 UPDATED = "notifications/resources/updated"
@@ -48,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def clients_of_ann_and_bob(server: Server, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
+def clients_of_ann_and_bob(server: Target, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
     with client(server, era, token=ANN) as ann, client(server, era, token=BOB) as bob:
         yield ann, bob
 
@@ -58,8 +60,10 @@ def names(reader: HttpClient) -> list[str]:
 
 
 def test_principal_sees_and_is_notified_of_granted_skills_only(folder: Path, era: Era) -> None:
-    config = configure(folder, GRANTS)
-    with http_serving("--config", config) as server, clients_of_ann_and_bob(server, era) as (ann, bob):
+    with (
+        app_serving(folder / "skills", tokens=TOKENS, configuration=GRANTS) as server,
+        clients_of_ann_and_bob(server, era) as (ann, bob),
+    ):
         assert names(ann) == ["refunds", "tax"]
         assert names(bob) == ["tea"]
         of_ann, of_bob = ann.hear("skill://finance/tax/SKILL.md"), bob.hear()
@@ -156,9 +160,9 @@ def test_scripts_run_only_for_granted_principals(folder: Path, sandbox_mode: str
 @pytest.mark.requirement("WK-59")
 def test_published_documents_require_token_and_apply_grants(folder: Path) -> None:
     path = DIRECTORY + INDEX
-    config = configure(folder, GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["open"]\n')
-    write_skill(folder / "skills" / "open")
-    with http_serving("--config", config) as server:
+    root = write_skill(folder / "skills" / "open").parent
+    granted = {"tokens": TOKENS, "configuration": GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["open"]\n'}
+    with app_serving(root, **granted) as server:
         index = server.send("GET", path, headers=bearer_header(ANN))
         urls = {each["name"]: each["url"] for each in json.loads(index.body)["skills"]}
         assert [*urls] == ["open", "refunds", "tax"]
@@ -176,7 +180,7 @@ def test_published_documents_require_token_and_apply_grants(folder: Path) -> Non
             assert b":skill:tea" in body and b"tax" not in body
         skills = server.rpc("list_skills", token=BOB)["result"]["skills"]
         assert [each["name"] for each in skills] == ["open", "skills.protocol.guide", "tea"]
-    with http_serving("--config", config, "--publish-open") as server:
+    with app_serving(root, publish={"is_open": True}, **granted) as server:
         index = server.send("GET", path)
         assert [each["name"] for each in json.loads(index.body)["skills"]] == ["open"]
         assert "public" in index.headers["Cache-Control"]
@@ -191,6 +195,6 @@ def test_grant_or_quota_of_principal_requires_authentication(folder: Path) -> No
     assert "c.toml:3: grant.who: no client can prove who it is; give token-file" in message
     config.write_text("roots = ['skills']\n[[quota]]\nruns = 1\n[[quota]]\nwho = ['group:ci']\nruns = 2\n")
     assert "c.toml:4: quota.who: no client can prove who it is; give token-file" in startup_error("--config", config)
-    config.write_text("roots = ['skills']\n[[grant]]\nwho = ['*']\nskills = ['tea']\n")
-    with http_serving("--config", config) as server, client(server, "modern") as anonymous:
+    everyone = "[[grant]]\nwho = ['*']\nskills = ['tea']\n"
+    with app_serving(folder / "skills", configuration=everyone) as server, client(server, "modern") as anonymous:
         assert names(anonymous) == ["tea"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -22,6 +21,7 @@ from web.http_wire import (
     HttpClient,
     Reply,
     Server,
+    Target,
     bearer_header,
     client,
     http_serving,
@@ -29,36 +29,45 @@ from web.http_wire import (
     token_file,
     wait_until,
 )
+from web.in_process import App, app_serving
 from wire import DEADLINE, write_skill
 
 MIB = 1 << 20
 TOKENS = {name: f"a-made-up-token-of-{name}" for name in ("alpha", "beta", "delta", "gamma")}
 
 
+def tables_of(quota: str) -> str:
+    """Return the table with the limits in `quota`, in which other tables `[[quota]]` may follow."""
+    return f"{'[[quota]]' if '[[quota]]' in quota else '[quota]'}\n{quota}\n"
+
+
 def write_config(folder: Path, quota: str) -> None:
-    """Write a configuration with the limits in `quota`, in which other tables `[[quota]]` may follow."""
-    head = "[[quota]]" if "[[quota]]" in quota else "[quota]"
-    (folder / "config.toml").write_text(f"roots = ['skills']\n{head}\n{quota}\n")
+    (folder / "config.toml").write_text(f"roots = ['skills']\n{tables_of(quota)}")
 
 
 @contextmanager
-def quota_server(
-    tmp_path: Path, quota: str, *options: str | Path, tokens: bool = True, patch: str = "", **more: Any
-) -> Iterator[Server]:
-    """Run a server with these limits, which accepts `TOKENS`; gamma is in the group ci."""
+def quota_app(folder: Path, quota: str, *, tokens: bool = True) -> Iterator[App]:
+    """Serve a skill in this process with these limits to `TOKENS`; gamma is in the group ci."""
+    accepted = ",".join(f"{name}={secret}" for name, secret in TOKENS.items()) + " groups=ci"
+    write_skill(folder / "skills" / "one")
+    with app_serving(folder / "skills", configuration=tables_of(quota), tokens=accepted if tokens else None) as app:
+        yield app
+
+
+@contextmanager
+def quota_server(tmp_path: Path, quota: str, *options: str | Path, patch: str = "") -> Iterator[Server]:
+    """Do what `quota_app` does, in a process with these options."""
     if not (tmp_path / "skills").exists():
         write_skill(tmp_path / "skills" / "one")
     write_config(tmp_path, quota)
-    given = ["--config", tmp_path / "config.toml", *options]
-    if tokens:
-        lines = [f"{name}={secret}" for name, secret in TOKENS.items()]
-        lines[-1] += " groups=ci"
-        given += ["--token-file", token_file(tmp_path, *lines)]
-    with http_serving(*given, command=patched(patch), **more) as server:
+    lines = [f"{name}={secret}" for name, secret in TOKENS.items()]
+    lines[-1] += " groups=ci"
+    given = ("--config", tmp_path / "config.toml", "--token-file", token_file(tmp_path, *lines), *options)
+    with http_serving(*given, command=patched(patch)) as server:
         yield server
 
 
-def client_of(server: Server, name: str, era: Any = "modern") -> HttpClient:
+def client_of(server: Target, name: str, era: Any = "modern") -> HttpClient:
     return HttpClient(server, era, token=TOKENS[name])
 
 
@@ -76,7 +85,7 @@ def assert_over_quota(reply: Reply, quota: str) -> None:
 
 @pytest.mark.requirement("MCP-20")
 def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> None:
-    with quota_server(tmp_path, "requests-per-minute = 3") as server:
+    with quota_app(tmp_path, "requests-per-minute = 3") as server:
         alpha, beta = client_of(server, "alpha"), client_of(server, "beta")
         assert [send(alpha).status for _ in range(3)] == [200] * 3
         assert_over_quota(send(alpha), "requests-per-minute")
@@ -88,9 +97,8 @@ def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> 
         server.wait_for_log("quota requests-per-minute: token:alpha exceeded 3")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 def test_address_over_failed_authentications_gets_429_unless_token_is_valid(tmp_path: Path) -> None:
-    with quota_server(tmp_path, "failed-authentications-per-minute = 3") as server:
+    with quota_app(tmp_path, "failed-authentications-per-minute = 3") as server:
 
         def initialize(token: str | None, source: str = "127.0.0.1") -> Reply:
             sender = HttpClient(server, "legacy", token=token, source=source)
@@ -172,12 +180,12 @@ def test_reload_changes_quotas_at_once_unless_the_file_is_broken(tmp_path: Path)
         assert "takes effect at the next start" not in server.stderr
 
 
-def request_exactly(server: Server, name: str, limit: int) -> None:
+def request_exactly(server: Target, name: str, limit: int) -> None:
     sender = client_of(server, name)
     assert [send(sender).status for _ in range(limit + 1)] == [200] * limit + [429]
 
 
-def listen_exactly(server: Server, name: str, limit: int) -> None:
+def listen_exactly(server: Target, name: str, limit: int) -> None:
     sender = client_of(server, name)
     with closing(sender):
         for number in range(limit):
@@ -186,13 +194,13 @@ def listen_exactly(server: Server, name: str, limit: int) -> None:
         assert refused.status == 503 and f"at most {limit} (quota streams)" in refused.messages[0]["error"]["message"]
 
 
-def open_exactly(server: Server, name: str, limit: int) -> None:
+def open_exactly(server: Target, name: str, limit: int) -> None:
     with ExitStack() as stack:
         opened = [stack.enter_context(client(server, "legacy", token=TOKENS[name])) for _ in range(limit + 1)]
         assert [send(each).status for each in opened] == [404] + [200] * limit
 
 
-def load_exactly(server: Server, name: str, limit: int) -> None:
+def load_exactly(server: Target, name: str, limit: int) -> None:
     sender = client_of(server, name)
     loaded = [sender.call("skills_load", names=["one"]) for _ in range(limit + 1)]
     handles = [each["structuredContent"]["session"] for each in loaded]
@@ -200,7 +208,7 @@ def load_exactly(server: Server, name: str, limit: int) -> None:
     assert found == [False] + [True] * limit
 
 
-def store_exactly(server: Server, name: str, limit: int) -> None:
+def store_exactly(server: Target, name: str, limit: int) -> None:
     count, blob = limit // 100_000, "x" * 100_000
     stored = [server.rpc("create_blob", token=TOKENS[name], content=blob) for _ in range(count + 1)]
     names = [each["result"]["blob_id"] for each in stored]
@@ -227,14 +235,26 @@ def leave_unread_exactly(server: Server, name: str, limit: int) -> None:
 @each_row(("quota", "limits", "use_exactly"), [
     ("requests-per-minute", (1, 3), request_exactly), ("streams", (1, 3), listen_exactly),
     ("sessions", (1, 3), open_exactly), ("runtime-sessions", (1, 3), load_exactly),
-    ("blob-bytes", (100_000, 300_000), store_exactly), ("unread-bytes", (10_000, 100 * MIB), leave_unread_exactly),
 ])  # fmt: skip
 def test_table_with_who_sets_each_quota_of_its_principals(
+    tmp_path: Path, quota: str, limits: tuple[int, int], use_exactly: Callable[[Target, str, int], None]
+) -> None:
+    small, large = limits
+    tables = f"{quota} = {small}\n[[quota]]\nwho = ['token:beta', 'group:ci']\n{quota} = {large}"
+    with quota_app(tmp_path, tables) as server:
+        for name, limit in (("alpha", small), ("beta", large), ("gamma", large)):
+            use_exactly(server, name, limit)
+
+
+@each_row(("quota", "limits", "use_exactly"), [
+    ("blob-bytes", (100_000, 300_000), store_exactly), ("unread-bytes", (10_000, 100 * MIB), leave_unread_exactly),
+])  # fmt: skip
+def test_table_with_who_sets_quotas_of_bytes(
     tmp_path: Path,
     sandbox_mode: str,
     quota: str,
     limits: tuple[int, int],
-    use_exactly: Callable[[Server, str, int], None],
+    use_exactly: Callable[[Any, str, int], None],
 ) -> None:
     small, large = limits
     write_skill(tmp_path / "skills" / "one", large_txt="0123456789abcde\n" * (8 << 16))
@@ -267,7 +287,7 @@ def test_live_page_counts_as_a_stream_of_its_viewer_and_ends_no_other(tmp_path: 
 
 
 def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) -> None:
-    with quota_server(tmp_path, "sessions = 2") as server, ExitStack() as stack:
+    with quota_app(tmp_path, "sessions = 2") as server, ExitStack() as stack:
 
         def opened(name: str) -> HttpClient:
             return stack.enter_context(client(server, "legacy", token=TOKENS[name]))
@@ -321,7 +341,7 @@ def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: s
 def test_calls_of_batch_count_each_but_refused_batch_counts_once(tmp_path: Path) -> None:
     calls = [{"jsonrpc": "2.0", "id": number, "method": "list_skills"} for number in range(5)]
     batch = json.dumps(calls).encode()
-    with quota_server(tmp_path, "requests-per-minute = 8", tokens=False) as server:
+    with quota_app(tmp_path, "requests-per-minute = 8", tokens=False) as server:
         reply = server.send("POST", "/rpc", json.dumps(calls * 2).encode(), JSON)
         assert reply.messages[0]["error"]["message"].endswith("; send at most 8 calls in a batch")
         reply = server.send("POST", "/rpc", batch, JSON)

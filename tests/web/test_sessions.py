@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,13 +18,14 @@ from web.http_wire import (
     MCP_HEADERS,
     HttpClient,
     Server,
+    Target,
     client,
-    http_serving,
     startup_error,
     token_file,
     wait_until,
 )
-from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, write_skill
+from web.in_process import app_serving
+from wire import DEADLINE, FIXTURES, Era, write_skill
 
 ALPHA = "made-up-token-of-alpha-000001"
 BETA = "made-up-token-of-beta-0000002"
@@ -33,13 +33,10 @@ TOKEN_LINES = ("# a comment", "", f"alpha={ALPHA}", f"beta = {BETA}")
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def guarded() -> Iterator[Target]:
     """A server that requires a token and logs at debug level."""
-    path = token_file(tmp_path_factory.mktemp("tokens"), *TOKEN_LINES)
-    config = path.with_name("config.toml")
-    config.write_text("[quota]\nfailed-authentications-per-minute = 10000\n")
-    options = ("--token-file", path, "--log-level", "debug", "--config", config)
-    with http_serving(FIXTURES, *options) as started:
+    quota = "[quota]\nfailed-authentications-per-minute = 10000\n"
+    with app_serving(FIXTURES, tokens=f"alpha={ALPHA},beta={BETA}", configuration=quota) as started:
         yield started
 
 
@@ -52,7 +49,7 @@ REQUESTS = (("POST", b'{"jsonrpc":"2.0","id":1,"method":"ping"}'), ("GET", None)
 
 @pytest.mark.parametrize("name", ["gemini-cli-mcp-client", "qwen-cli-mcp-client-skills"])
 def test_client_that_keeps_lost_session_works_after_restart(server: Server, name: str) -> None:
-    with http_serving(FIXTURES) as before, client(before, "legacy", opened=False) as caller:
+    with app_serving(FIXTURES) as before, client(before, "legacy", opened=False) as caller:
         caller.request("initialize", {**HELLO, "clientInfo": {"name": name, "version": "0.61.0"}})
         caller.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert caller.request("tools/list")["tools"]
@@ -92,8 +89,7 @@ def test_delete_ends_own_session_only(server: Server) -> None:
 
 
 def test_failed_handshake_leaves_no_session() -> None:
-    options = (FIXTURES, "--max-sessions", "1")
-    with http_serving(*options) as server, client(server, "legacy", opened=False) as sender:
+    with app_serving(FIXTURES, http={"max_sessions": 1}) as server, client(server, "legacy", opened=False) as sender:
         hello = sender.message("initialize", HELLO)
         for _ in range(3):
             assert sender.post({"jsonrpc": "2.0", "id": 1, "method": "skills/list"}).status == 400
@@ -106,7 +102,7 @@ def test_failed_handshake_leaves_no_session() -> None:
 def test_idle_session_is_closed_unless_it_has_stream(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     with (
-        http_serving(tmp_path, "--session-idle", "1", "--log-level", "debug") as server,
+        app_serving(tmp_path, http={"session_idle": 1}) as server,
         client(server, "legacy") as idle,
         client(server, "legacy") as held,
     ):
@@ -122,7 +118,7 @@ def test_idle_session_is_closed_unless_it_has_stream(tmp_path: Path) -> None:
         assert held.delete().status == 404
 
 
-def test_session_is_bound_to_token_that_opened_it(guarded: Server) -> None:
+def test_session_is_bound_to_token_that_opened_it(guarded: Target) -> None:
     with (
         client(guarded, "legacy", token=ALPHA) as owner,
         client(guarded, "legacy", token=BETA) as thief,
@@ -141,7 +137,7 @@ def test_session_is_bound_to_token_that_opened_it(guarded: Server) -> None:
         assert owner.delete().status == 200
 
 
-def test_log_names_tokens_but_contains_none(guarded: Server, era: Era) -> None:
+def test_log_names_tokens_but_contains_none(guarded: Target, era: Era) -> None:
     with client(guarded, era, token=BETA) as reader:
         reader.every_skill()
         with client(guarded, era, opened=False, token="a-wrong-token-0123456789") as unauthenticated:
@@ -174,7 +170,7 @@ def read(caller: HttpClient, handle: str | None) -> str:
 
 
 @pytest.mark.requirement("MCP-11", "X-15")
-def test_handle_works_only_with_token_of_same_principal(guarded: Server, era: Era) -> None:
+def test_handle_works_only_with_token_of_same_principal(guarded: Target, era: Era) -> None:
     with (
         client(guarded, era, token=ALPHA) as owner,
         client(guarded, era, token=BETA) as thief,
@@ -189,12 +185,11 @@ def test_handle_works_only_with_token_of_same_principal(guarded: Server, era: Er
         assert "Commit messages" in read(second, handle)
 
 
-def test_id_is_reusable_once_its_request_has_ended(tmp_path: Path) -> None:
+def test_id_is_reusable_once_its_request_has_ended() -> None:
     """A request whose first scan waits is in progress; "7" is another id than 7."""
-    os.mkfifo(tmp_path / "gate")
-    command = [sys.executable, "-c", SLOW_LOAD, str(tmp_path / "gate")]
+    gate = threading.Event()
     with (
-        http_serving(FIXTURES, command=command) as server,
+        app_serving(FIXTURES, gate=gate) as server,
         client(server, "legacy") as sender,
         client(server, "legacy") as other,
         ThreadPoolExecutor(4) as pool,
@@ -205,16 +200,15 @@ def test_id_is_reusable_once_its_request_has_ended(tmp_path: Path) -> None:
         ]
         duplicates = (sender.post({**listing, "id": id_}) for id_ in (7, "7"))
         wait_until(lambda: [reply.error for reply in duplicates] == [(400, -32600, 7), (400, -32600, "7")])
-        (tmp_path / "gate").write_text("go")
+        gate.set()
         assert [future.result(DEADLINE).status for future in waiting] == [200] * 3
         assert sender.post({**listing, "id": 7}).status == 200
 
 
-def test_cancelled_request_is_answered_and_frees_its_id(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "gate")
-    command = [sys.executable, "-c", SLOW_LOAD, str(tmp_path / "gate")]
+def test_cancelled_request_is_answered_and_frees_its_id() -> None:
+    gate = threading.Event()
     with (
-        http_serving(FIXTURES, command=command) as server,
+        app_serving(FIXTURES, gate=gate) as server,
         client(server, "legacy") as sender,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -226,5 +220,5 @@ def test_cancelled_request_is_answered_and_frees_its_id(tmp_path: Path) -> None:
 
         wait_until(is_cancelled)
         assert waiting.result().error == (200, -32800, 7)
-        (tmp_path / "gate").write_text("go")
+        gate.set()
         assert sender.post({"jsonrpc": "2.0", "method": "skills/list", "id": 7}).status == 200

@@ -119,7 +119,43 @@ class Client(ABC):
         return item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)
 
 
-class Wire(Client):
+class NotifiedClient(Client):
+    """A client of one connection, with requests that run beside others, and received notifications."""
+
+    def __init__(self, era: Era, *, extension: bool, host: str = "wire") -> None:
+        super().__init__(era, extension=extension, host=host)
+        self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    @abstractmethod
+    def start(self, method: str, params: Mapping[str, Any] | None = None) -> int:
+        """Send a request and return its id."""
+
+    def listen(self, **wanted: Any) -> int:
+        """Open a `subscriptions/listen` stream, wait for its acknowledgement and return the request's id."""
+        identifier = self.start("subscriptions/listen", {"notifications": wanted})
+        acknowledged = self.notification()
+        assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+        assert acknowledged["params"]["_meta"][META + "subscriptionId"] == identifier
+        return identifier
+
+    def notification(self, deadline: float = DEADLINE) -> dict[str, Any]:
+        return self.notifications.get(timeout=deadline)
+
+    def until(self, method: str, uri: str | None = None) -> list[dict[str, Any]]:
+        """Return the notifications up to the first of this method (and URI), inclusive."""
+        seen: list[dict[str, Any]] = []
+        while True:
+            seen.append(self.notification())
+            if seen[-1]["method"] == method and (uri is None or seen[-1]["params"].get("uri") == uri):
+                return seen
+
+    def pending(self) -> list[dict[str, Any]]:
+        """Return the notifications that the server sends before its next response."""
+        self.request("skills/list")
+        return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
+
+
+class Wire(NotifiedClient):
     """A server process over its pipes, and all that it sent."""
 
     def __init__(
@@ -128,7 +164,6 @@ class Wire(Client):
         super().__init__(era, extension=extension, host=host)
         self.dialect = arguments[arguments.index("--dialect") + 1] if "--dialect" in arguments else "auto"
         self.process = Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-        self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
         self.lines: list[bytes] = []
         self.stderr = b""
         self._logged = threading.Condition()
@@ -186,30 +221,6 @@ class Wire(Client):
         if params is not None:
             message["params"] = dict(params)
         self.send_line(json.dumps(message).encode())
-
-    def listen(self, **wanted: Any) -> int:
-        """Open a `subscriptions/listen` stream, wait for its acknowledgement and return the request's id."""
-        identifier = self.start("subscriptions/listen", {"notifications": wanted})
-        acknowledged = self.notification()
-        assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
-        assert acknowledged["params"]["_meta"][META + "subscriptionId"] == identifier
-        return identifier
-
-    def notification(self, deadline: float = DEADLINE) -> dict[str, Any]:
-        return self.notifications.get(timeout=deadline)
-
-    def until(self, method: str, uri: str | None = None) -> list[dict[str, Any]]:
-        """Return the notifications up to the first of this method (and URI), inclusive."""
-        seen: list[dict[str, Any]] = []
-        while True:
-            seen.append(self.notification())
-            if seen[-1]["method"] == method and (uri is None or seen[-1]["params"].get("uri") == uri):
-                return seen
-
-    def pending(self) -> list[dict[str, Any]]:
-        """Return the notifications that the server sends before its next response."""
-        self.request("skills/list")
-        return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
 
     def wait_for_log(self, words: bytes) -> None:
         """Wait until stderr has these words, since it is not ordered with the responses."""

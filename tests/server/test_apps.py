@@ -77,6 +77,7 @@ def test_extension_without_the_html_type_is_not_declared(settings: dict[str, Any
     assert not apps.is_declared({EXTENSION: settings})
 
 
+@pytest.mark.parametrize("era", ["modern"])
 def test_attached_server_has_views_and_its_own_resources(example: Wire) -> None:
     example.extensions = DECLARED
     example.open()

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.runtime.scripts.processes import query
+from commands.calls import run_process
 from programs import WITH_NETWORK, needs_script_network
 from server.test_tools import error_text
 from web.http_wire import client, http_serving
@@ -186,7 +185,7 @@ def test_script_ends_when_its_http_client_disconnects(folder: Path, listener: so
 
 
 def start_error(*arguments: str) -> str:
-    done = query([sys.executable, "-m", "mcp_skills_server", *arguments])
+    done = run_process(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     return line

@@ -116,17 +116,6 @@ def test_manifests_are_valid(manifests: Manifests, version: str) -> None:
 
 
 @pytest.mark.skipif(not KUSTOMIZE.exists(), reason="make interop installs Kustomize")
-@pytest.mark.parametrize("folder", ["base", "overlays/example"])
-def test_kustomize_builds_same_manifests(folder: str) -> None:
-    command = [KUSTOMIZE, "build", KUBERNETES / folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    manifests = list(yaml.safe_load_all(done.stdout))
-    assert {each["kind"]: each for each in manifests} == build(KUBERNETES / folder)
-    assert len({each["kind"] for each in manifests}) == len(manifests)
-
-
-@pytest.mark.skipif(not KUSTOMIZE.exists(), reason="make interop installs Kustomize")
 def test_kustomize_adds_components_and_removes_replaced_autoscaler(tmp_path: Path) -> None:
     shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
     folder = tmp_path / "kubernetes" / "overlays" / "example"

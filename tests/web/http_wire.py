@@ -74,6 +74,11 @@ class Target(ABC):
         self._log_changed = threading.Condition()
 
     @abstractmethod
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: list[tuple[str, str]], source: str
+    ) -> Reply:
+        """Send a request as it is, and return the response."""
+
     def send(
         self,
         method: str = "POST",
@@ -86,6 +91,8 @@ class Target(ABC):
 
         A list of headers may repeat one. A header of None is left out.
         """
+        given = headers.items() if isinstance(headers, Mapping) else headers or ()
+        return self.exchange(method, path, body, [(name, value) for name, value in given if value is not None], source)
 
     @abstractmethod
     def open(self, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1") -> Stream:
@@ -174,23 +181,15 @@ class Server(Target):
         out.connect(("127.0.0.1", self.port))
         return out
 
-    def send(
-        self,
-        method: str = "POST",
-        path: str = "/mcp",
-        body: bytes | None = None,
-        headers: list[tuple[str, str]] | Mapping[str, str | None] | None = None,
-        source: str = "127.0.0.1",
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: list[tuple[str, str]], source: str
     ) -> Reply:
-        """Send a request on a new connection."""
-        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
         connection = http.client.HTTPConnection("127.0.0.1", self.port, DEADLINE, (source, 0))
-        has_host = any(name.lower() == "host" for name, _ in given)
+        has_host = any(name.lower() == "host" for name, _ in headers)
         try:
             connection.putrequest(method, self.prefix + path, skip_host=has_host, skip_accept_encoding=True)
-            for name, value in given:
-                if value is not None:
-                    connection.putheader(name, value)
+            for name, value in headers:
+                connection.putheader(name, value)
             if body is not None:
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)

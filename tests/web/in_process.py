@@ -44,8 +44,8 @@ APPS: dict[str, App] = {}
 """The applications by the origin of their page, for `fetch`."""
 
 
-class Exchange(Stream):
-    """A request to the application, and its response as it arrives."""
+class Response(Stream):
+    """The response of the application to a request, as it arrives."""
 
     def __init__(self, portal: BlockingPortal, app: ASGIApp, scope: Scope, body: bytes) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class App(Target, logging.Handler):
 
     def _request(
         self, method: str, path: str, body: bytes | None, given: Sequence[tuple[str, str]], source: str
-    ) -> Exchange:
+    ) -> Response:
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in given]
         if b"host" not in dict(headers):
             headers.append((b"host", self.origin.removeprefix("http://").encode()))
@@ -121,22 +121,15 @@ class App(Target, logging.Handler):
             "server": ("127.0.0.1", self.port), "scheme": "http", "root_path": "", "http_version": "1.1",
             "asgi": {"version": "3.0"},
         }  # fmt: skip
-        return Exchange(self._portal, self._app, scope, body or b"")
+        return Response(self._portal, self._app, scope, body or b"")
 
-    def send(
-        self,
-        method: str = "POST",
-        path: str = "/mcp",
-        body: bytes | None = None,
-        headers: list[tuple[str, str]] | Mapping[str, str | None] | None = None,
-        source: str = "127.0.0.1",
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: list[tuple[str, str]], source: str
     ) -> Reply:
-        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
-        kept = [(name, value) for name, value in given if value is not None]
-        reply = self._request(method, path, body, kept, source).wait()
+        reply = self._request(method, path, body, headers, source).wait()
         return Reply(reply.status, reply.headers, b"") if method == "HEAD" else reply
 
-    def open(self, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1") -> Exchange:
+    def open(self, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1") -> Response:
         return self._request(method, "/mcp", body, [*headers.items()], source)
 
     def end_streams(self) -> None:
@@ -208,9 +201,10 @@ def app_serving(
         portal.call(app.start)
         opened = App(portal, app, parts)
         logger = logging.getLogger("mcp_skills_server")
-        logger.addHandler(opened)
+        stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.DEBUG)
         stack.callback(logger.removeHandler, opened)
+        logger.addHandler(opened)
         APPS[opened.origin] = opened
         stack.callback(APPS.pop, opened.origin)
         for part in parts:

@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import shlex
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.access.grants import EVERYBODY, LOCAL
-from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.features.table import FEATURES, OAuth, PrometheusMetrics
-from mcp_skills_server.commands.fields import (
-    Grouped,
-    takes,
-    traits_of,
-    values_of,
-    variable_of,
-)
+from mcp_skills_server.commands.assembly import make_app, make_server
+from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
+from mcp_skills_server.commands.features.table import FEATURES, PrometheusMetrics, Publishing
+from mcp_skills_server.commands.fields import Grouped, takes, traits_of, values_of
 from mcp_skills_server.commands.logs import log_to_stderr
-from mcp_skills_server.commands.opening import make_views, make_watcher, open_served
-from mcp_skills_server.commands.options import (
-    optional_roots,
-    tokens_of,
-)
-from mcp_skills_server.commands.reloading import Reloader
+from mcp_skills_server.commands.options import optional_roots
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
     end_on_signals,
     exit_now,
     on_hangup,
     print_waiting_hint,
-    settle_after_load,
 )
 from mcp_skills_server.commands.serve_options import ServeOptions
-from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration
@@ -73,51 +57,17 @@ def serve(
     gc.disable()  # until the first scan is done, or HTTP is served
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format, queued=True)
-    server = _make_server(roots, options, features)
+    server = make_server(context, roots, options, features)
     try:
-        if options.transport == "stdio":
+        if server.http is None:
             _serve_stdio(context, server)
         else:
-            _serve_http(context, server)
+            _serve_http(server, server.http)
     finally:  # a thread that starts another while Python ends can crash it
         server.opened.stop()
         for feature in features:
             feature.stop()
     exit_now()
-
-
-def _make_server(
-    roots: tuple[str, ...], options: ServeOptions, features: tuple[Feature, ...]
-) -> Server:
-    """Make the parts of the server, and start its features. The roots are not followed yet."""
-    configuration, over_http = options.config, options.transport == "http"
-    opened = open_served(roots, options)
-    registry = opened.registry
-    from mcp_skills_server.access.quotas import Quotas
-    from mcp_skills_server.catalog.report import report_to_log
-    from mcp_skills_server.runtime.quota import Streams
-    from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.server.requests import Settings
-    from mcp_skills_server.telemetry.log import log_requests
-
-    quotas = Quotas(configuration.quotas if configuration is not None else ())
-    streams = Streams()
-    settings = Settings(options.dialect, options.page_size, streams=streams)
-    report_to_log(registry, least=settings.least)
-    settle_after_load(registry)
-    runtime = Runtime(registry)
-    # Over a pipe all requests are from one user.
-    if over_http:
-        log_requests(runtime.events, logging.INFO, options.access_log)
-    else:
-        log_requests(runtime.events)
-    watcher = make_watcher(registry, options)
-    views = make_views(registry, configuration, local=not over_http)
-    server = Server(options, features, opened, runtime, settings, watcher, views, quotas)
-    for feature in features:
-        if over_http or not feature.only_http:
-            feature.start(server)
-    return server
 
 
 def _serve_stdio(context: click.Context, server: Server) -> None:
@@ -130,7 +80,7 @@ def _serve_stdio(context: click.Context, server: Server) -> None:
         f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your "
         "browser)",
     )
-    _follow(server, Reloader(context, server.views, server.opened))
+    _follow(server)
     import asyncio
 
     from mcp_skills_server.server.stdio import serve_stdio
@@ -138,10 +88,10 @@ def _serve_stdio(context: click.Context, server: Server) -> None:
     asyncio.run(serve_stdio(server.runtime, server.settings, server.watcher, server.views))
 
 
-def _follow(server: Server, reloader: Reloader) -> None:
+def _follow(server: Server) -> None:
     """Start to follow the operator's files and the remote roots."""
-    reloader.start()
-    on_hangup(reloader.request_reload, *(feature.reopen for feature in server.features))
+    server.reloader.start()
+    on_hangup(server.reloader.request_reload, *(feature.reopen for feature in server.features))
     server.opened.start(server.options.first_load)
 
 
@@ -161,7 +111,7 @@ def _warn_of_unused(context: click.Context, configuration: Configuration | None)
         logger.warning("no effect without --transport http: %s", ", ".join(unused))
 
 
-def _serve_http(context: click.Context, server: Server) -> None:
+def _serve_http(server: Server, http: HttpServices) -> None:
     """Serve over HTTP until a signal ends the process.
 
     Raises:
@@ -169,56 +119,21 @@ def _serve_http(context: click.Context, server: Server) -> None:
     """
     import anyio
 
-    from mcp_skills_server.access.tokens import Tokens
-    from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
-    from mcp_skills_server.web.policy import make_policy
+    from mcp_skills_server.dialects import wellknown
     from mcp_skills_server.web.serving import serve_http
-    from mcp_skills_server.web.settings import HttpSettings
+    from mcp_skills_server.web.settings import ListenSettings
 
-    options, sources = server.options, server.opened.mirrors
-    for parameter in context.command.params:
-        variable, wanted = variable_of(parameter), traits_of(parameter).if_empty
-        if wanted and os.environ.get(variable) == "":
-            raise UsageError(
-                f"{variable} is set but empty; give {wanted}, or unset it for a server without"
-            )
-    tokens = server.tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    issuer = server.feature(OAuth).resource_server
-    if not tokens and issuer is None:
-        _refuse_principals(options.config)
-    reloader = Reloader(context, server.views, server.opened, tokens, server.quotas)
-    server.reloader = reloader
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
-    limits = ("session_idle", "max_sessions", "max_body", "max_connections", "request_timeout")
-    http = HttpSettings(
-        **values_of(options, "host", "port", *limits, "keep_alive", "drain", "allow_empty"),
-        policy=policy,
-        root_path=checked_prefix(options.root_path),
-        proxies=trusted_networks(options.trusted_proxy),
-        quotas=server.quotas,
-        load=server.load,
-        probe_address=server.feature(PrometheusMetrics).address,
-        status_lines=lambda: [
-            state for part in (reloader, *server.features) if (state := part.state())
-        ],
+    options, path = server.options, "/mcp"
+    if server.feature(Publishing).publish_only:
+        path = wellknown.DIRECTORY + wellknown.INDEX
+    listen = ListenSettings(
+        options.host,
+        options.port,
+        path,
+        **values_of(options, "max_connections", "request_timeout", "keep_alive"),
+        probes=server.feature(PrometheusMetrics).address,
     )
-    if sources is not None:
-        http = replace(http, site_states=sources.states, poll_sources=sources.look)
-    parts = [part for feature in server.features if (part := feature.part(server)) is not None]
-    _follow(server, reloader)
+    app = make_app(server, http)
+    _follow(server)
     collect_from_now_on()
-    serving = partial(serve_http, parts=parts)
-    anyio.run(serving, server.runtime, server.settings, http, server.watcher, server.views)
-
-
-def _refuse_principals(configuration: Configuration | None) -> None:
-    """Refuse tables for principals if no client can authenticate: no tokens and no issuer."""
-    if configuration is None:
-        return
-    tables = {"grant": configuration.grants or (), "quota": configuration.quotas}
-    for name, rows in tables.items():
-        for number, table in enumerate(rows):
-            if not {EVERYBODY, LOCAL}.issuperset(table.who):
-                where = configuration.place(name, number)
-                hint = f'give token-file or [oauth], or write who = ["{EVERYBODY}"]'
-                raise UsageError(f"{where}: {name}.who: no client can prove who it is; {hint}")
+    anyio.run(serve_http, app, listen, server.settings.streams)

@@ -91,6 +91,7 @@ class Runtime(ClosingMixin):
         registry: the skills. The caller keeps ownership: `close` does not stop its watcher.
         settings: the operator's settings; None for the defaults.
         scripts: the settings of script execution; None disables scripts.
+        embeddings: the semantic search, if any, already started; `close` ends it.
 
     Raises:
         UsageError: scripts cannot be run with these settings.
@@ -102,14 +103,13 @@ class Runtime(ClosingMixin):
         settings: RuntimeSettings | None = None,
         *,
         scripts: ScriptSettings | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         self.registry = registry
         self.skill_set: SkillSet = registry
         """The skills of the sessions: the registry, or the part that some grants allow."""
-        self.embeddings: Embeddings | None = None
-        """The semantic search, if any. Set and start it before the first query; `close` ends it."""
+        self.embeddings = embeddings
         self.settings = settings or RuntimeSettings()
-        """The operator's settings. Set them before the first session."""
         self.events = Events()
         """The events of the server that has this runtime."""
         registry.subscribe(self._emit)  # for good: an attached server runs again after `close`

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -102,6 +103,15 @@ class ConcurrencyLimits:
             return Permit(self, self._all)
         own = self._limits.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
         return Permit(self, own, self._all)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """The limits of each client, counted over all parts of the HTTP application."""
+
+    quotas: Quotas
+    rate: RequestRate
+    concurrency: ConcurrencyLimits
 
 
 class Permit:

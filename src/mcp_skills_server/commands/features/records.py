@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server import __version__
-from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
 from mcp_skills_server.commands.fields import Options, file, flag, text
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.installation import missing_extra
@@ -263,13 +263,12 @@ class PrometheusMetrics(
 
         self.address = ProbeAddress(host.strip("[]"), int(port), admits, self._metrics)
 
-    def part(self, server: Server) -> Part | None:
-        metrics = self._metrics
-        if metrics is None or self.address is not None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:  # noqa: ARG002
+        if self._metrics is None or self.address is not None:
             return None
         from mcp_skills_server.web.probes import metrics_route
 
-        return Routes(lambda _: [metrics_route(metrics, server.views.is_admin)])
+        return Routes(metrics_route(self._metrics, server.views.is_admin))
 
     def _all_gauges(self) -> Mapping[str, Gauge]:
         out: dict[str, Gauge] = {}
@@ -282,12 +281,12 @@ class PrometheusMetrics(
         from mcp_skills_server.web.probes import count_failing
 
         server, now = self._server, time.time()
-        registry, mirrors, reloader = server.opened.registry, server.opened.mirrors, server.reloader
+        registry, states = server.opened.registry, server.opened.source_states()
         snapshot = registry.snapshot
-        states = mirrors.states() if mirrors is not None else []
         served = len(snapshot.paths(Standing.LENIENT))
+        tokens = () if server.http is None else server.http.clients.tokens
         ages = {state.name: now - state.current for state in states if state.current is not None}
-        expiring = sum(token.expires <= now + SOON_S for token in server.tokens or ())
+        expiring = sum(token.expires <= now + SOON_S for token in tokens)
         out: dict[str, Gauge] = {
             "skills_build_info": Gauge("The running version.", {__version__: 1}, "version"),
             "skills_tokens_expiring": Gauge(
@@ -313,7 +312,7 @@ class PrometheusMetrics(
         for field, words in _USAGE.items():
             values = {name: getattr(usage, field) for name, usage in usages.items()}
             out[f"skills_resource_{field}"] = Gauge(words, values, "resource")
-        files = reloader if reloader is not None and reloader.has_files else None
+        files = server.reloader if server.reloader.has_files else None
         is_taken = float(files is None or not files.refused)
         words = "1 if the last reload was applied in full, else 0."
         out[f"{_RELOAD}_successful"] = Gauge(words, is_taken)

@@ -1,0 +1,220 @@
+"""Build the server of `serve`: each part from the parts above it, none changed once it is built."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from mcp_skills_server.access.grants import EVERYBODY, LOCAL
+from mcp_skills_server.commands.features.feature import (
+    Feature,
+    HttpServices,
+    Server,
+    feature_of,
+)
+from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.table import (
+    OAuth,
+    PromptsFeature,
+    Publishing,
+    ToolsFeature,
+)
+from mcp_skills_server.commands.fields import traits_of, values_of, variable_of
+from mcp_skills_server.commands.opening import OpenedRoots, make_views, make_watcher, open_served
+from mcp_skills_server.commands.options import tokens_of
+from mcp_skills_server.commands.reloading import HttpClients, Reloader
+from mcp_skills_server.commands.running import settle_after_load
+from mcp_skills_server.commands.runtime_options import (
+    ScriptsFeature,
+    SearchByMeaning,
+    script_settings,
+)
+from mcp_skills_server.commands.serve_options import ServeOptions
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.access.principal import Principal
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.web.app import HttpApp
+    from mcp_skills_server.web.part import Part
+
+
+def make_server(
+    context: click.Context,
+    roots: tuple[str, ...],
+    options: ServeOptions,
+    features: tuple[Feature, ...],
+) -> Server:
+    """Build the services of the server, and start its features. The roots are not followed yet."""
+    from mcp_skills_server.catalog.report import report_to_log
+    from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.server.requests import Settings
+    from mcp_skills_server.telemetry.log import log_requests
+
+    over_http = options.transport == "http"
+    tools, scripts = feature_of(features, ToolsFeature), feature_of(features, ScriptsFeature)
+    opened = open_served(roots, options)
+    registry = opened.registry
+    settings = Settings(
+        options.dialect,
+        options.page_size,
+        tools=tools.tools,
+        proposals=tools.proposals(options.proposals, registry),
+        **values_of(
+            feature_of(features, PromptsFeature), "prompts", "prompt_choice", "prompt_page_size"
+        ),
+    )
+    report_to_log(registry, least=settings.least)
+    settle_after_load(registry)
+    runtime = Runtime(
+        registry,
+        tools.runtime_settings(local=not over_http),
+        scripts=script_settings(
+            scripts,
+            roots=opened.scripts,
+            # a host over stdio waits only a few seconds for the start
+            wait_for_sandbox=over_http,
+        ),
+        embeddings=feature_of(features, SearchByMeaning).make(registry, options.cache_dir),
+    )
+    # Over a pipe all requests are from one user.
+    if over_http:
+        log_requests(runtime.events, logging.INFO, options.access_log)
+    else:
+        log_requests(runtime.events)
+    watcher = make_watcher(registry, options)
+    views = make_views(registry, options.config, local=not over_http)
+    http = None
+    if over_http:
+        http = _make_http_services(context, options, features, opened)
+    reloader = Reloader(context, views, opened, http and http.clients)
+    server = Server(options, features, opened, runtime, settings, watcher, views, reloader, http)
+    for feature in features:
+        if over_http or not feature.only_http:
+            feature.start(server)
+    return server
+
+
+def _make_http_services(
+    context: click.Context,
+    options: ServeOptions,
+    features: tuple[Feature, ...],
+    opened: OpenedRoots,
+) -> HttpServices:
+    """Build what only a server over HTTP has.
+
+    Raises:
+        UsageError: an option is invalid.
+    """
+    from mcp_skills_server.access.quotas import Quotas
+    from mcp_skills_server.access.tokens import Tokens
+    from mcp_skills_server.web.forwarded import checked_prefix
+    from mcp_skills_server.web.open_responses import OpenResponses
+    from mcp_skills_server.web.policy import make_policy
+    from mcp_skills_server.web.rates import ClientLimits, ConcurrencyLimits, RequestRate
+
+    for parameter in context.command.params:
+        variable, wanted = variable_of(parameter), traits_of(parameter).if_empty
+        if wanted and os.environ.get(variable) == "":
+            raise UsageError(
+                f"{variable} is set but empty; give {wanted}, or unset it for a server without"
+            )
+    tokens = Tokens(tokens_of(options.token_file, options.tokens))
+    issuer = feature_of(features, OAuth).resource_server(options.config)
+    if not tokens and issuer is None:
+        _refuse_principals(options.config)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
+    shared = feature_of(features, Replicas).share(opened, watch=options.watch)
+    quotas = Quotas(() if options.config is None else options.config.quotas)
+    rate = RequestRate(quotas, shared.take_requests)
+    return HttpServices(
+        policy,
+        ClientLimits(quotas, rate, ConcurrencyLimits()),
+        HttpClients(tokens, quotas, OpenResponses()),
+        shared,
+        checked_prefix(options.root_path),
+    )
+
+
+def _refuse_principals(configuration: Configuration | None) -> None:
+    """Refuse tables for principals if no client can authenticate: no tokens and no issuer."""
+    if configuration is None:
+        return
+    tables = {"grant": configuration.grants or (), "quota": configuration.quotas}
+    for name, rows in tables.items():
+        for number, table in enumerate(rows):
+            if not {EVERYBODY, LOCAL}.issuperset(table.who):
+                where = configuration.place(name, number)
+                hint = f'give token-file or [oauth], or write who = ["{EVERYBODY}"]'
+                raise UsageError(f"{where}: {name}.who: no client can prove who it is; {hint}")
+
+
+def make_app(server: Server, http: HttpServices) -> HttpApp:
+    """Build the HTTP application of a server, with the parts of its features."""
+    from mcp_skills_server.runtime.sessions import Sessions
+    from mcp_skills_server.server import eras
+    from mcp_skills_server.server.attachment import Attachment
+    from mcp_skills_server.server.dispatch import McpSession
+    from mcp_skills_server.telemetry.load import Occupancy
+    from mcp_skills_server.web.app import HttpApp, McpPart, make_router
+    from mcp_skills_server.web.forwarded import trusted_networks
+    from mcp_skills_server.web.front import Front
+    from mcp_skills_server.web.mcp import McpEndpoint
+    from mcp_skills_server.web.probes import Drain, Probes
+    from mcp_skills_server.web.sessions import HttpSessions
+
+    options, views, registry = server.options, server.views, server.opened.registry
+    attachment = Attachment(
+        registry,
+        server.settings,
+        server.watcher,
+        server.runtime,
+        sessions=http.shared.make_tool_sessions or Sessions,
+        views=views,
+        recent=http.shared.recent,
+    )
+    sessions = HttpSessions(
+        partial(McpSession, attachment, era=eras.LEGACY), options.max_sessions, options.session_idle
+    )
+    server.load.usage |= {
+        "sessions": lambda: sessions.usage,
+        "streams": lambda: attachment.notifier.usage,
+        "tool_sessions": lambda: attachment.sessions.usage,
+        "cache_bytes": lambda: Occupancy(views.parts.weight(), views.parts.most),
+    }
+    endpoint = None
+    if not server.feature(Publishing).publish_only:
+        endpoint = McpEndpoint(attachment, sessions, http.limits.concurrency, options.max_body)
+    parts: list[Part] = [McpPart(attachment, endpoint)]
+    for feature in server.features:
+        part = feature.part(server, http)
+        if part is not None:
+            parts.append(part)
+
+    def may_see_sources(who: Principal | None) -> bool:
+        return (who is not None or http.policy.is_open) and views.is_admin(who)
+
+    probes = Probes(
+        registry,
+        server.load,
+        Drain(options.drain),
+        may_see_sources,
+        site_states=server.opened.source_states,
+        status_lines=server.states,
+        allow_empty=options.allow_empty,
+    )
+    front = Front(
+        make_router(parts, probes),
+        http.policy.with_paths(part.open_paths for part in parts),
+        http.limits,
+        responses=http.clients.responses,
+        drain=probes.drain,
+        publisher=server.runtime.events,
+        root_path=http.root_path,
+        proxies=trusted_networks(options.trusted_proxy),
+    )
+    return HttpApp(front, parts, probes)

@@ -26,7 +26,7 @@ from mcp_skills_server.commands.features.table import (
 from mcp_skills_server.commands.fields import traits_of, values_of, variable_of
 from mcp_skills_server.commands.opening import OpenedRoots, make_views, make_watcher, open_served
 from mcp_skills_server.commands.options import tokens_of
-from mcp_skills_server.commands.reloading import HttpClients, Reloader
+from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import settle_after_load
 from mcp_skills_server.commands.runtime_options import (
     ScriptsFeature,
@@ -91,7 +91,7 @@ def make_server(
     http = None
     if over_http:
         http = _make_http_services(context, options, features, opened)
-    reloader = Reloader(context, views, opened, http and http.clients)
+    reloader = Reloader(context, views, opened, http)
     server = Server(options, features, opened, runtime, settings, watcher, views, reloader, http)
     for feature in features:
         if over_http or not feature.only_http:
@@ -112,10 +112,10 @@ def _make_http_services(
     """
     from mcp_skills_server.access.quotas import Quotas
     from mcp_skills_server.access.tokens import Tokens
-    from mcp_skills_server.web.forwarded import checked_prefix
-    from mcp_skills_server.web.open_responses import OpenResponses
+    from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
+    from mcp_skills_server.web.front import FrontSettings
     from mcp_skills_server.web.policy import make_policy
-    from mcp_skills_server.web.rates import ClientLimits, ConcurrencyLimits, RequestRate
+    from mcp_skills_server.web.rates import ClientLimits
 
     for parameter in context.command.params:
         variable, wanted = variable_of(parameter), traits_of(parameter).if_empty
@@ -130,14 +130,13 @@ def _make_http_services(
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
     shared = feature_of(features, Replicas).share(opened, watch=options.watch)
     quotas = Quotas(() if options.config is None else options.config.quotas)
-    rate = RequestRate(quotas, shared.take_requests)
-    return HttpServices(
+    front = FrontSettings(
         policy,
-        ClientLimits(quotas, rate, ConcurrencyLimits()),
-        HttpClients(tokens, quotas, OpenResponses()),
-        shared,
-        checked_prefix(options.root_path),
+        ClientLimits(quotas, shared.take_requests),
+        root_path=checked_prefix(options.root_path),
+        proxies=trusted_networks(options.trusted_proxy),
     )
+    return HttpServices(front, tokens, shared)
 
 
 def _refuse_principals(configuration: Configuration | None) -> None:
@@ -153,18 +152,16 @@ def _refuse_principals(configuration: Configuration | None) -> None:
                 raise UsageError(f"{where}: {name}.who: no client can prove who it is; {hint}")
 
 
-def make_app(server: Server, http: HttpServices) -> HttpApp:
+def make_http_app(server: Server, http: HttpServices) -> HttpApp:
     """Build the HTTP application of a server, with the parts of its features."""
     from mcp_skills_server.runtime.sessions import Sessions
     from mcp_skills_server.server import eras
     from mcp_skills_server.server.attachment import Attachment
     from mcp_skills_server.server.dispatch import McpSession
     from mcp_skills_server.telemetry.load import Occupancy
-    from mcp_skills_server.web.app import HttpApp, McpPart, make_router
-    from mcp_skills_server.web.forwarded import trusted_networks
-    from mcp_skills_server.web.front import Front
+    from mcp_skills_server.web.app import McpPart, make_app
     from mcp_skills_server.web.mcp import McpEndpoint
-    from mcp_skills_server.web.probes import Drain, Probes
+    from mcp_skills_server.web.probes import Probes
     from mcp_skills_server.web.sessions import HttpSessions
 
     options, views, registry = server.options, server.views, server.opened.registry
@@ -188,7 +185,9 @@ def make_app(server: Server, http: HttpServices) -> HttpApp:
     }
     endpoint = None
     if not server.feature(Publishing).publish_only:
-        endpoint = McpEndpoint(attachment, sessions, http.limits.concurrency, options.max_body)
+        endpoint = McpEndpoint(
+            attachment, sessions, http.front.limits.concurrency, options.max_body
+        )
     parts: list[Part] = [McpPart(attachment, endpoint)]
     for feature in server.features:
         part = feature.part(server, http)
@@ -196,25 +195,15 @@ def make_app(server: Server, http: HttpServices) -> HttpApp:
             parts.append(part)
 
     def may_see_sources(who: Principal | None) -> bool:
-        return (who is not None or http.policy.is_open) and views.is_admin(who)
+        return (who is not None or http.front.policy.is_open) and views.is_admin(who)
 
     probes = Probes(
         registry,
-        server.load,
-        Drain(options.drain),
         may_see_sources,
+        load=server.load,
+        drain_s=options.drain,
         site_states=server.opened.source_states,
         status_lines=server.states,
         allow_empty=options.allow_empty,
     )
-    front = Front(
-        make_router(parts, probes),
-        http.policy.with_paths(part.open_paths for part in parts),
-        http.limits,
-        responses=http.clients.responses,
-        drain=probes.drain,
-        publisher=server.runtime.events,
-        root_path=http.root_path,
-        proxies=trusted_networks(options.trusted_proxy),
-    )
-    return HttpApp(front, parts, probes)
+    return make_app(parts, probes, http.front, server.runtime.events)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -30,12 +30,11 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.grants import Grant
-    from mcp_skills_server.access.quotas import Quotas
-    from mcp_skills_server.access.tokens import Token, Tokens
+    from mcp_skills_server.access.tokens import Token
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.features.feature import HttpServices
     from mcp_skills_server.commands.opening import OpenedRoots
-    from mcp_skills_server.web.open_responses import OpenResponses
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +43,6 @@ _POLL_S: Final = 0.5
 _DAY_S: Final = 86_400.0
 _RETRY_S: Final = 30.0
 """Seconds between attempts to fetch what the lock file names."""
-
-
-class HttpClients(NamedTuple):
-    """What a reload replaces for clients over HTTP."""
-
-    tokens: Tokens
-    quotas: Quotas
-    responses: OpenResponses
 
 
 class Reloader:
@@ -63,7 +54,7 @@ class Reloader:
     Args:
         context: the context of the command, whose command line and environment override the file.
         opened: the roots, whose lock file is reread.
-        clients: those over HTTP; None if the command serves none.
+        http: the services whose tokens and quotas it replaces; None over pipes.
 
     Attributes:
         read_at: when the files were last read, in seconds since the epoch.
@@ -75,12 +66,12 @@ class Reloader:
         context: click.Context,
         views: Views,
         opened: OpenedRoots,
-        clients: HttpClients | None = None,
+        http: HttpServices | None = None,
     ) -> None:
         self._context = context
         self._opened = opened
         self._views = views
-        self._clients = clients
+        self._http = http
         self._warned = self.read_at = time.time()
         self.refused = ""
         self._retry_at = math.inf
@@ -152,15 +143,15 @@ class Reloader:
         """Replace tokens and grants atomically. None keeps the current one."""
 
         def swap() -> None:
-            if tokens is not None and self._clients is not None:
-                self._clients.responses.cancel(self._clients.tokens.replace(tokens))
+            if tokens is not None and self._http is not None:
+                self._http.front.responses.cancel(self._http.tokens.replace(tokens))
             if grants is not None:
                 self._views.replace(grants)
 
-        if self._clients is None:
+        if self._http is None:
             swap()
         elif tokens is not None or grants is not None:
-            self._clients.responses.between_requests(swap)
+            self._http.front.responses.between_requests(swap)
         if tokens is not None:
             logger.info("the tokens were reloaded; there are %s of them", len(tokens))
         if grants is not None:
@@ -168,9 +159,9 @@ class Reloader:
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
         """Return the tokens of the file, None if they are unchanged, and its invalid lines."""
-        if self._clients is None:
+        if self._http is None:
             return None, ()
-        params, current = self._context.params, self._clients.tokens
+        params, current = self._context.params, self._http.tokens
         lines = token_lines_of(params["token_file"], params["tokens"], again=True)
         tokens = lines.merge(current)
         if not tokens and not lines.invalid and not current:
@@ -206,8 +197,8 @@ class Reloader:
             later.append("grant")
         if was.oauth != now.oauth:
             later.append("oauth")
-        if self._clients is not None:
-            self._clients.quotas.replace(now.quotas)
+        if self._http is not None:
+            self._http.front.limits.quotas.replace(now.quotas)
         if later:
             keys = ", ".join(later)
             logger.warning("%s: %s: this takes effect at the next start", now.file, keys)
@@ -221,15 +212,15 @@ class Reloader:
         """Return a stat signature of each file; None for one that is missing."""
         params = self._context.params
         files = [params["config"] and params["config"].file, self._opened.lock]
-        if self._clients is not None:
+        if self._http is not None:
             files.append(params["token_file"])
         return [_signature(file) for file in files if file]
 
     def _follow(self) -> None:
         last = self._seen
         tokens: Collection[Token] = ()
-        if self._clients is not None:
-            tokens = self._clients.tokens
+        if self._http is not None:
+            tokens = self._http.tokens
         while True:
             try:
                 self._requests.get(timeout=_POLL_S if self._seen or tokens else None)

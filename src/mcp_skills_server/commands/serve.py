@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.assembly import make_app, make_server
+from mcp_skills_server.commands.assembly import make_http_app, make_server
 from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
 from mcp_skills_server.commands.features.table import FEATURES, PrometheusMetrics, Publishing
 from mcp_skills_server.commands.fields import Grouped, takes, traits_of, values_of
@@ -133,7 +133,7 @@ def _serve_http(server: Server, http: HttpServices) -> None:
         **values_of(options, "max_connections", "request_timeout", "keep_alive"),
         probes=server.feature(PrometheusMetrics).address,
     )
-    app = make_app(server, http)
+    app = make_http_app(server, http)
     _follow(server)
     collect_from_now_on()
     anyio.run(serve_http, app, listen, server.settings.streams)

@@ -9,28 +9,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, Router
 
 from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.telemetry.events import Events
 from mcp_skills_server.web.forwarded import redirect_relatively
-from mcp_skills_server.web.front import Front
+from mcp_skills_server.web.front import Front, FrontSettings
 from mcp_skills_server.web.mcp import McpEndpoint
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Probes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-
-def make_router(parts: Sequence[Part], probes: Probes) -> Router:
-    """Return the routes of all parts and of the probes."""
-    routes = [route for part in parts for route in part.routes()]
-    router = Router([*routes, *probes.routes()])
-    redirect_relatively(router)
-    return router
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +48,18 @@ class HttpApp:
         """End all open streams of clients."""
         for part in self.parts:
             part.end_streams()
+
+
+def make_app(
+    parts: Sequence[Part], probes: Probes, settings: FrontSettings, publisher: Events
+) -> HttpApp:
+    """Return the application; `publisher` has the events of the server."""
+    routes = [route for part in parts for route in part.routes()]
+    router = Router([*routes, *probes.routes()])
+    redirect_relatively(router)
+    policy = settings.policy.with_paths(part.open_paths for part in parts)
+    front = Front(router, replace(settings, policy=policy), publisher, probes.drain)
+    return HttpApp(front, parts, probes)
 
 
 class McpPart(Part):

@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.middleware.cors import CORSMiddleware
@@ -24,13 +25,13 @@ from mcp_skills_server.telemetry.events import Events, request_id
 from mcp_skills_server.web.bearer import authenticate, no_valid_token
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import strip_prefix
+from mcp_skills_server.web.open_responses import OpenResponses
 from mcp_skills_server.web.part import REQUESTER, requester
 from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.rates import ClientLimits, count_failure
 from mcp_skills_server.web.refusals import RefusalError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.web.open_responses import OpenResponses
     from mcp_skills_server.web.probes import Drain
 
 logger = logging.getLogger(__name__)
@@ -42,35 +43,30 @@ _EXPOSED: Final = "Mcp-Session-Id, ETag, Content-Range, X-Request-Id, WWW-Authen
 _STREAM: Final = (b"content-type", b"text/event-stream")
 
 
-class Front:
-    """The outermost ASGI application.
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """The conditions and limits under which the front passes requests on."""
 
-    Args:
-        app: has the routes.
-        publisher: publishes the events of the server.
-        root_path: the path prefix that clients see, such as `/skills`.
-        proxies: addresses and networks whose `X-Forwarded-For` and `-Proto` are trusted.
-    """
+    policy: Policy
+    limits: ClientLimits = field(default_factory=ClientLimits)
+    responses: OpenResponses = field(default_factory=OpenResponses)
+    root_path: str = ""  # path prefix that clients see, such as `/skills`
+    proxies: Sequence[str] = ()  # whose `X-Forwarded-For` and `-Proto` are trusted
+
+
+class Front:
+    """The outermost ASGI application. `app` has the routes."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        policy: Policy,
-        limits: ClientLimits,
-        *,
-        responses: OpenResponses,
-        drain: Drain,
-        publisher: Events,
-        root_path: str = "",
-        proxies: Sequence[str] = (),
+        self, app: ASGIApp, settings: FrontSettings, publisher: Events, drain: Drain
     ) -> None:
         self._app = app
-        self._policy = policy
-        self._prefix = root_path
+        self._policy = policy = settings.policy
+        self._prefix = settings.root_path
         self._events = publisher
         self._drain = drain
-        self._limits = limits
-        self._responses = responses
+        self._limits = settings.limits
+        self._responses = settings.responses
         self._admitting: ASGIApp = self._admit
         if policy.origins:
             self._admitting = CORSMiddleware(
@@ -80,9 +76,9 @@ class Front:
                 allow_headers=["*"],
                 expose_headers=[_EXPOSED],
             )
-        if proxies:
+        if settings.proxies:
             inner: Any = self._admitting  # uvicorn has ASGI types of its own
-            proxied: Any = ProxyHeadersMiddleware(inner, trusted_hosts=[*proxies])
+            proxied: Any = ProxyHeadersMiddleware(inner, trusted_hosts=[*settings.proxies])
             self._admitting = proxied
 
     def start(self) -> None:

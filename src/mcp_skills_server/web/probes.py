@@ -41,7 +41,7 @@ class Drain:
     Once it `is_over`, open requests are cancelled after a moment.
     """
 
-    def __init__(self, seconds: float = 0) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.begun = False
         self.is_over = False
@@ -63,6 +63,7 @@ class Probes:
 
     Args:
         may_see: whether a principal, None for nobody, may see the locations of sources.
+        drain_s: seconds from SIGTERM to shutdown, in which `/readyz` fails.
         site_states: returns the state of each fetched root.
         status_lines: returns a line for each dependency beside the roots, such as the last reload
             and Redis; none affects readiness.
@@ -73,17 +74,17 @@ class Probes:
     def __init__(
         self,
         registry: Registry,
-        load: Load,
-        drain: Drain,
         may_see: Callable[[Principal | None], bool],
         *,
+        load: Load | None = None,
+        drain_s: float = 0,
         site_states: Callable[[], Sequence[SourceState]] = list,
         status_lines: Callable[[], Sequence[str]] = tuple,
         allow_empty: bool = True,
     ) -> None:
         self._registry = registry
-        self.load = load
-        self.drain = drain
+        self.load = load or Load()
+        self.drain = Drain(drain_s)
         self._may_see = may_see
         self._site_states = site_states
         self._status_lines = status_lines

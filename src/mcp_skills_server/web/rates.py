@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -105,13 +104,13 @@ class ConcurrencyLimits:
         return Permit(self, own, self._all)
 
 
-@dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """The limits of each client, counted over all parts of the HTTP application."""
+    """The limits of each client, which all parts of the HTTP application share."""
 
-    quotas: Quotas
-    rate: RequestRate
-    concurrency: ConcurrencyLimits
+    def __init__(self, quotas: Quotas | None = None, shared: TakeShared | None = None) -> None:
+        self.quotas = quotas or Quotas()
+        self.rate = RequestRate(self.quotas, shared)
+        self.concurrency = ConcurrencyLimits()
 
 
 class Permit:

@@ -15,18 +15,18 @@ from mcp_skills_server.commands.fields import Options
 from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.features.replicas import SharedState
     from mcp_skills_server.commands.opening import OpenedRoots
-    from mcp_skills_server.commands.reloading import HttpClients, Reloader
+    from mcp_skills_server.commands.reloading import Reloader
     from mcp_skills_server.commands.serve_options import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.gauge import Gauge
+    from mcp_skills_server.web.front import FrontSettings
     from mcp_skills_server.web.part import Part
-    from mcp_skills_server.web.policy import Policy
-    from mcp_skills_server.web.rates import ClientLimits
 
 _F = TypeVar("_F")
 
@@ -35,13 +35,9 @@ _F = TypeVar("_F")
 class HttpServices:
     """The services of a server over HTTP, on which the parts of its features build."""
 
-    policy: Policy
-    """The conditions of admission, before any part has opened paths."""
-    limits: ClientLimits
-    clients: HttpClients
+    front: FrontSettings
+    tokens: Tokens
     shared: SharedState
-    root_path: str
-    """The path prefix that clients see."""
 
 
 @dataclass(frozen=True, slots=True)

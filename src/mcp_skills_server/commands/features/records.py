@@ -284,7 +284,7 @@ class PrometheusMetrics(
         registry, states = server.opened.registry, server.opened.source_states()
         snapshot = registry.snapshot
         served = len(snapshot.paths(Standing.LENIENT))
-        tokens = () if server.http is None else server.http.clients.tokens
+        tokens = () if server.http is None else server.http.tokens
         ages = {state.name: now - state.current for state in states if state.current is not None}
         expiring = sum(token.expires <= now + SOON_S for token in tokens)
         out: dict[str, Gauge] = {

@@ -129,8 +129,8 @@ class Publishing(Feature, heading="Discovery (--transport http)", example="--pub
 
         return Publisher(
             server.views,
-            http.policy,
-            http.root_path,
+            http.front.policy,
+            http.front.root_path,
             is_open=self.publish_open,
             alone=self.publish_only,
             grace_s=self.publish_grace,
@@ -152,7 +152,7 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", exam
 
         allow_code = server.feature(ScriptsFeature).allow_code
         methods = Methods(server.runtime, allow_code, views=server.views)
-        return SkillsProtocolEndpoint(methods, http.limits.rate, server.options.max_body)
+        return SkillsProtocolEndpoint(methods, http.front.limits.rate, server.options.max_body)
 
 
 class Webhook(
@@ -177,7 +177,7 @@ class Webhook(
             logger.warning(
                 "--refresh-secret: %s has nothing to fetch; every ROOT is a folder", PATH
             )
-        return WebhookEndpoint(secret, http.limits.quotas, http.shared.poll_sources)
+        return WebhookEndpoint(secret, http.front.limits.quotas, http.shared.poll_sources)
 
 
 class OAuth(
@@ -218,11 +218,12 @@ class OAuth(
         return ResourceServer(settings, fetch)
 
     def part(self, server: Server, http: HttpServices) -> Part | None:  # noqa: ARG002
-        if http.policy.oauth is None:
+        issuer = http.front.policy.oauth
+        if issuer is None:
             return None
         from mcp_skills_server.web.oauth import ResourceMetadata
 
-        return ResourceMetadata(http.policy.oauth)
+        return ResourceMetadata(issuer)
 
 
 class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
@@ -236,11 +237,13 @@ class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
         from mcp_skills_server.web.ui.app import PagePart  # lazy, since it loads templates
         from mcp_skills_server.web.ui.session import PageSessions
 
+        quotas, store = http.front.limits.quotas, http.shared.page_sessions
+        sessions = PageSessions(http.front.policy, quotas, store=store)
         return PagePart(
             server.runtime,
             server.settings,
             server.views,
-            PageSessions(http.policy, http.limits.quotas, store=http.shared.page_sessions),
+            sessions,
             site_states=server.opened.source_states,
             counts=server.feature(UsageCounts).store,
         )

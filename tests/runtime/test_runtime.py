@@ -56,8 +56,8 @@ async def test_runtime_on_event_loop_loads_in_a_thread(registry: Registry, monke
 
 
 def test_runtime_without_event_loop_loads_on_first_session(registry: Registry) -> None:
-    with Runtime(registry, scripts=SCRIPTS) as runtime:
-        runtime.embeddings = embeddings = Mock()
+    embeddings = Mock()
+    with Runtime(registry, scripts=SCRIPTS, embeddings=embeddings) as runtime:
         with runtime.session() as session:
             assert registry.loaded.is_set()
             assert "2 skills:" in str(session.tools())

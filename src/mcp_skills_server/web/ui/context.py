@@ -17,6 +17,7 @@ from mcp_skills_server.codes import unlisting_problem
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Problem, Skill, Snapshot
+from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
@@ -71,7 +72,8 @@ class Context:
     """The context of one page request: its viewer, permissions and skills."""
 
     site: SharedContext
-    runtime: Runtime  # over the skills that the viewer may read
+    runtime: Runtime
+    offering: Offering  # the skills that the viewer may read
     view: View  # these skills, from one snapshot
     principal: Principal | None  # the viewer; None where no authentication is required
     is_admin: bool  # may see what is for the operator
@@ -88,7 +90,7 @@ class Context:
     @property
     def number(self) -> int:
         """Return the number of the last change on the page, from which its stream continues."""
-        skills = self.runtime.skill_set
+        skills = self.offering.skill_set
         number = self.site.live.number(skills)
         if skills.snapshot is not self.snapshot:
             return 0  # this snapshot lacks newer changes
@@ -110,7 +112,7 @@ class Context:
 
     def may_read(self, path: str) -> bool:
         """Return whether the viewer may know of a skill at this path, even if it is gone."""
-        permissions = self.runtime.skill_set.permissions
+        permissions = self.offering.skill_set.permissions
         return permissions is None or permissions.can_read(path)
 
     def offers(self, skill: Skill) -> bool:

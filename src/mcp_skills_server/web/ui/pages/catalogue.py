@@ -161,7 +161,7 @@ def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
     nearest: Sequence[Skill] = ()
     by_path = [skills[path] for path in ctx.snapshot.paths(Standing.UNUSABLE)]
     if query.q:
-        search = ctx.runtime.searches.of(ctx.runtime.skill_set)
+        search = ctx.offering.search
         fitting: list[Skill] = []
         try:
             most = query.start + PAGE_SIZE + 1

@@ -209,7 +209,7 @@ class ChangeStream(StreamingResponse):
 async def page(request: Request, ctx: Context) -> Response:
     """Return the view, or only the changes if the query has `part`."""
     live, skills = ctx.site.live, ctx.snapshot.skills
-    changes = live.latest(ctx.runtime.skill_set)
+    changes = live.latest(ctx.offering.skill_set)
     there = {change.path for change in changes if change.path in skills}
     left_out = {path: reason_left_out(ctx, skills[path]) for path in there}
     template = "changes.html" if "part" in request.query_params else "live.html"
@@ -223,7 +223,7 @@ async def events(request: Request, ctx: Context) -> Response:
     """Return the event stream that announces changes."""
     if request.method == "HEAD":
         return Response(media_type=TYPE)
-    skills, live, query = ctx.runtime.skill_set, ctx.site.live, request.query_params
+    skills, live, query = ctx.offering.skill_set, ctx.site.live, request.query_params
     text = request.headers.get("last-event-id") or query.get("after", "")
     known, owner = live.number(skills), requester(request.scope).owner
     if text.isascii() and text.isdigit() and len(text) < 20:

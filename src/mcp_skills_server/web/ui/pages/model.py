@@ -83,9 +83,9 @@ def unasked(
     ctx: Context, host: HostContext
 ) -> tuple[list[ShownText], Mapping[Part, Sequence[Offer]]]:
     """Return the texts that this host shows its model unasked, and the skills by what they show."""
-    texts, offers = list[ShownText](), ctx.runtime.briefing.overview.offers
+    texts, offers = list[ShownText](), ctx.offering.briefing.overview.offers
     if ctx.site.settings.tools and offers:
-        texts = context.shown_unasked(ctx.runtime, host)
+        texts = context.shown_unasked(ctx.offering, host)
     return texts, context.parts_shown(texts, offers)
 
 

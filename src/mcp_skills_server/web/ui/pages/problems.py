@@ -78,7 +78,7 @@ def survey_of(ctx: Context) -> Survey:
     checks = ctx.runtime.registry.checks
     survey = checks.survey(ctx.snapshot)
     if not survey.is_complete:
-        checks.begin(ctx.runtime.skill_set)
+        checks.begin(ctx.offering.skill_set)
     if ctx.is_admin:
         return survey
     return replace(survey, problems=[problem for problem in survey.problems if problem.skill])

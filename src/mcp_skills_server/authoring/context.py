@@ -16,7 +16,7 @@ from mcp_skills_server.hosts import table
 from mcp_skills_server.hosts.table import HostContext
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.offering.briefing import name_of
+from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.offering import Offering
 
 _CUT_MARK: Final = "… [truncated]"

@@ -288,10 +288,11 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     host = contexts.HOSTS[options.context_host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:
-        shown = contexts.shown_unasked(runtime.whole, host)
-        parts = contexts.parts_shown(shown, runtime.whole.briefing.overview.offers)
+        whole = runtime.whole
+        shown = contexts.shown_unasked(whole, host)
+        parts = contexts.parts_shown(shown, whole.briefing.overview.offers)
         wanted = [named_skill(registry, name) for name in options.skills]
-        brought = [anyio.run(contexts.shown_on_load, runtime.whole, host, skill) for skill in wanted]
+        brought = [anyio.run(contexts.shown_on_load, whole, host, skill) for skill in wanted]
     count, rule = token_counter()
     total = sum(count(text.text) for text in shown)
     over = options.budget is not None and total > options.budget

@@ -126,7 +126,9 @@ class ActiveSkills:
                 return await self._read(offering)
             except UnreadableError:
                 return {
-                    path: entry for path, entry in self._active.items() if entry.offering is offering
+                    path: entry
+                    for path, entry in self._active.items()
+                    if entry.offering is offering
                 }
 
     async def _read(self, offering: Offering) -> Active:
@@ -139,7 +141,9 @@ class ActiveSkills:
                 if known is not None and known.skill is skill and known.offering is offering:
                     active[path] = known
                 elif skill is not None and dialect.is_usable(skill):
-                    active[path] = ActiveSkill(skill, await _prepare(offering, skill, view), offering)
+                    active[path] = ActiveSkill(
+                        skill, await _prepare(offering, skill, view), offering
+                    )
             return active
 
         self._active = await retry_when_stale(offering.skill_set, read)

@@ -149,9 +149,7 @@ class Briefing:
         if client.list_in == "tools":
             shown = runtime.in_loading(overview, characters)
         else:
-            shown = runtime.in_instructions(
-                overview, characters, scripts=self._runs_scripts()
-            )
+            shown = runtime.in_instructions(overview, characters, scripts=self._runs_scripts())
         return runtime.shown_part(overview, shown, position)
 
     @property

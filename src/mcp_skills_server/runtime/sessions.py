@@ -64,7 +64,10 @@ class Sessions:
         return Occupancy(len(self._open), self._quota.total, self._evicted)
 
     def new(
-        self, since: float | None = None, offering: Offering | None = None, handle: str | None = None
+        self,
+        since: float | None = None,
+        offering: Offering | None = None,
+        handle: str | None = None,
     ) -> Session:
         """Return a new session without storing it; the caller calls `store` when needed."""
         shared = offering or self.runtime.whole

@@ -116,7 +116,9 @@ class Tools:
             async with AsyncExitStack() as opened:
                 changes = tool in _CHANGING_TOOLS
                 opened_session = await self._open_session(opened, handle, caller, changes=changes)
-                session = opened_session or self._sessions.new(self._first_seen_at(caller), offering)
+                session = opened_session or self._sessions.new(
+                    self._first_seen_at(caller), offering
+                )
                 result = await session.call(
                     name,
                     given,

@@ -204,10 +204,7 @@ class OAuth(
         settings = oauth_settings(server.options.config, vars(self))
         if settings is None:
             return
-        from collections.abc import Sequence
-
-    from mcp_skills_server.access.oauth import ResourceServer
-    from mcp_skills_server.runtime.settings import RuntimeSettings
+        from mcp_skills_server.access.oauth import ResourceServer
         from mcp_skills_server.web.oauth import fetch
 
         self.resource_server = ResourceServer(settings, fetch)

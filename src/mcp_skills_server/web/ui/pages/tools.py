@@ -69,11 +69,11 @@ async def _call(
     ctx: Context, tool: str, arguments: Mapping[str, Any], host: HostContext
 ) -> ToolAnswer:
     """Call a tool in a new session. Before a file is read its skill is loaded, as models do."""
-    async with Session(ctx.runtime, hosted=False) as session:
+    async with Session(ctx.offering, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
             names = {"names": [arguments["skill"]]}
-            await session.call(runtime.LOAD, names, client=host.client, of=ctx.runtime)
-        result = await session.call(tool, dict(arguments), client=host.client, of=ctx.runtime)
+            await session.call(runtime.LOAD, names, client=host.client)
+        result = await session.call(tool, dict(arguments), client=host.client)
     raw = json.dumps(result, ensure_ascii=False, indent=2)
     called = json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)
     shown = shown_result("", result, host)

@@ -42,15 +42,10 @@ from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.part import REQUESTER, Part, requester
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
-from mcp_skills_server.web.ui.context import (
-    BASE,
-    Context,
-    SharedContext,
-    base,
-    file_address,
-    prefix,
-    skill_address,
-)
+from mcp_skills_server.web.ui.activity import Activity
+from mcp_skills_server.web.ui.addresses import BASE, base, file_address, prefix, skill_address
+from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
+from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
     catalogue,
     history,
@@ -64,8 +59,10 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
 )
 from mcp_skills_server.web.ui.render import marked, plain, visible
+from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_own_page
 from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
+from mcp_skills_server.web.ui.usage import UsageReports
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
@@ -164,12 +161,12 @@ class PagePart(Part):
             _templates(),
             self._settings,
             http.site_states,
-            operation.UsageReports(self._ui.counts, [root.address for root in registry.roots]),
-            history.Revisions(registry),
+            UsageReports(self._ui.counts, [root.address for root in registry.roots]),
+            Revisions(registry),
             is_local=self._ui.secret_hash is not None,
             is_open=self._sessions.is_open,
-            live=live.Live(self._settings.streams),
-            activity=operation.Activity(),
+            live=Live(self._settings.streams),
+            activity=Activity(),
         )
         self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
@@ -229,7 +226,7 @@ class PagePart(Part):
         offering = ctx.offering
         if not self._runtime.registry.loaded.is_set():
             if view.page is live.events:  # after another response a browser does not ask again
-                return Response(live.RETRY, media_type=live.TYPE)
+                return Response(RETRY, media_type=TYPE)
             response = _message(ctx, "The skills are still being read", 503)
             response.headers["refresh"] = "1"
             return response

@@ -25,7 +25,8 @@ from mcp_skills_server.server import eras, prompts, skills
 from mcp_skills_server.server.eras import Era
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.server.tools import Tools
-from mcp_skills_server.web.ui.context import Context, choice_of
+from mcp_skills_server.web.ui.addresses import choice_of
+from mcp_skills_server.web.ui.context import Context
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 _MAX_SHOWN: Final = 20_000

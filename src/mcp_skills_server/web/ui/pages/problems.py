@@ -17,13 +17,8 @@ from starlette.responses import Response
 
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.model import Problem, Skill
-from mcp_skills_server.web.ui.context import (
-    Context,
-    choice_of,
-    list_address,
-    shown_problem,
-    start_of,
-)
+from mcp_skills_server.web.ui.addresses import choice_of, list_address, start_of
+from mcp_skills_server.web.ui.context import Context, shown_problem
 
 PAGE_SIZE: Final = 50
 """Problems on one page."""

@@ -39,10 +39,10 @@ from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.sources.kinds import COMMAND, kind_of
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.ui.addresses import prefix
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
-    prefix,
     reason_left_out,
     shown_problem,
     source_name,

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from mcp_skills_server.authoring.context import HOSTS, HostContext, ShownText, shown_result
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.web.ui.context import Argument, Context, choice_of
+from mcp_skills_server.web.ui.addresses import choice_of
+from mcp_skills_server.web.ui.context import Argument, Context
 
 TOOLS: Final = (runtime.SEARCH, runtime.LOAD, runtime.READ, runtime.LIST)
 """The tools without side effects."""

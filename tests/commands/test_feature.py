@@ -192,7 +192,7 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
     embeddings: str | None, model: str | None, message: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        SearchByMeaning(embeddings=embeddings, embeddings_model=model).make(Registry([]), None)
+        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start_embeddings(Registry([]), None)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
 
@@ -200,8 +200,6 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
 @each_row(("feature", "message"), [
     (Publishing(publish_only=True), "give --transport http"), (Audit(audit_required=True), "give --audit-log FILE too"),
     (Audit(audit_log="-"), "stdout belongs to the protocol"),
-    (UsageCounts(usage_questions=True), "give --usage sqlite"),
-    (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
     (PrometheusMetrics(probe_address=":1"), "probe-address"),
     (PrometheusMetrics(probe_address="a:b"), "probe-address"),
     (PrometheusMetrics(probe_address="127.0.0.1:65536"), "probe-address"),
@@ -216,6 +214,14 @@ def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> 
 def test_settings_of_redis_without_its_url_are_refused(feature: Replicas) -> None:
     with pytest.raises(UsageError, match="give --redis URL too"):
         start_replica(feature, Registry([]))
+
+
+@each_row(("counts", "message"), [
+    (UsageCounts(usage_questions=True), "give --usage sqlite"), (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
+])  # fmt: skip
+def test_invalid_usage_options_are_refused(counts: UsageCounts, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        counts.open_store(Registry([tmp_path]), over_http=False)
 
 
 SCRIPT_OPTIONS = {
@@ -258,7 +264,7 @@ def test_script_options_become_script_settings(monkeypatch: pytest.MonkeyPatch) 
 def test_unsendable_embeddings_key_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, key)
     with pytest.raises(UsageError, match=KEY_VARIABLE):
-        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").make(Registry([]), None)
+        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start_embeddings(Registry([]), None)
 
 
 def test_server_searches_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

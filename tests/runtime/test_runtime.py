@@ -29,7 +29,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 def make_work_directory(session: Any) -> str:
     """Create the work directory of a session, as its first script does, and return its path."""
-    session._workspace = session._runtime.scripts.workspace()
+    session._workspace = session._offering.scripts.workspace()
     assert os.path.isdir(session._workspace.path)
     return session._workspace.path
 

@@ -16,6 +16,7 @@ from mcp_skills_server.commands.features.feature import (
     Server,
     feature_of,
 )
+from mcp_skills_server.commands.features.records import UsageCounts
 from mcp_skills_server.commands.features.replicas import Replicas
 from mcp_skills_server.commands.features.table import (
     OAuth,
@@ -28,11 +29,7 @@ from mcp_skills_server.commands.opening import OpenedRoots, make_views, make_wat
 from mcp_skills_server.commands.options import tokens_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import settle_after_load
-from mcp_skills_server.commands.runtime_options import (
-    ScriptsFeature,
-    SearchByMeaning,
-    script_settings,
-)
+from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
 
@@ -56,7 +53,7 @@ def make_server(
     from mcp_skills_server.telemetry.log import log_requests
 
     over_http = options.transport == "http"
-    tools, scripts = feature_of(features, ToolsFeature), feature_of(features, ScriptsFeature)
+    tools = feature_of(features, ToolsFeature)
     opened = open_served(roots, options)
     registry = opened.registry
     settings = Settings(
@@ -70,16 +67,16 @@ def make_server(
     )
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
+    recent = feature_of(features, UsageCounts).open_store(registry, over_http=over_http)
     runtime = Runtime(
         registry,
-        tools.runtime_settings(local=not over_http),
-        scripts=script_settings(
-            scripts,
-            roots=opened.scripts,
-            # a host over stdio waits only a few seconds for the start
-            wait_for_sandbox=over_http,
+        tools.runtime_settings(recent, over_http=over_http),
+        scripts=feature_of(features, ScriptsFeature).script_settings(
+            opened.scripts, over_http=over_http
         ),
-        embeddings=feature_of(features, SearchByMeaning).make(registry, options.cache_dir),
+        embeddings=feature_of(features, SearchByMeaning).start_embeddings(
+            registry, options.cache_dir
+        ),
     )
     # Over a pipe all requests are from one user.
     if over_http:

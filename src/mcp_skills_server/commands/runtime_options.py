@@ -221,6 +221,13 @@ class ScriptsFeature(RuntimeOptions, Feature):
 
     only_http = False
 
+    def script_settings(
+        self, roots: Mapping[str, bool], *, over_http: bool
+    ) -> ScriptSettings | None:
+        """Return the settings of script execution; None if scripts are disabled."""
+        # a host over stdio waits only a few seconds for the start
+        return script_settings(self, roots=roots, wait_for_sandbox=over_http)
+
 
 class EmbeddingOptions(
     Options, heading="Search by meaning", example="--embeddings ~/models/potion-base-8M"
@@ -240,11 +247,11 @@ class SearchByMeaning(EmbeddingOptions, Feature):
 
     only_http = False
 
-    def make(self, registry: Registry, cache_dir: str | None) -> Embeddings | None:
-        """Return the started embeddings of a registry's skills, or None without `--embeddings`.
+    def start_embeddings(self, registry: Registry, cache_dir: str | None) -> Embeddings | None:
+        """Start the semantic search; None if it is off.
 
         Raises:
-            UsageError: the model cannot be used.
+            UsageError: there is no such model, or an extra is missing.
         """
         if self.embeddings is None:
             if self.embeddings_model is not None:

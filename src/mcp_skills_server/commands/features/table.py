@@ -29,11 +29,13 @@ from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByM
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.proposals.store import ProposalStore
-    from mcp_skills_server.runtime.runtime import RuntimeSettings
+    from mcp_skills_server.runtime.settings import RuntimeSettings
     from mcp_skills_server.web.part import Part
 
 logger = logging.getLogger(__name__)
@@ -76,15 +78,16 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
             raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
         return proposals_at(folder, [root.path for root in registry.roots])
 
-    def runtime_settings(self, *, local: bool) -> RuntimeSettings:
-        """Return the settings of the tools; `local` for a host on this machine."""
-        from mcp_skills_server.runtime.runtime import RuntimeSettings
+    def runtime_settings(self, recent: Sequence[str], *, over_http: bool) -> RuntimeSettings:
+        """Return the settings of the runtime; `recent` are the paths of skills used recently."""
+        from mcp_skills_server.runtime.settings import RuntimeSettings
 
         return RuntimeSettings(
             max_loaded=self.max_loaded,
             overview_characters=self.catalog_chars,
-            local_root_dirs=self.local_paths and local,
+            local_root_dirs=self.local_paths and not over_http,
             preferred_tags=self.prefer,
+            preferred_paths=recent,
             load_dependencies=self.load_dependencies,
         )
 

@@ -63,8 +63,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.web.front import FrontSettings
     from mcp_skills_server.web.policy import make_policy
     from mcp_skills_server.web.probes import Probes
-    from mcp_skills_server.web.serving import serve_http
-    from mcp_skills_server.web.settings import ListenSettings
+    from mcp_skills_server.web.serving import ListenSettings, serve_http
     from mcp_skills_server.web.ui.app import PagePart
     from mcp_skills_server.web.ui.session import PageSessions
 

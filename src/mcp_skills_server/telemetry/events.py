@@ -156,7 +156,7 @@ class Event(NamedTuple):
     milliseconds: float = 0.0
     bytes: int = 0  # of skill files that were read for the response
     found: int | None = None  # number of skills that a search found
-    question: str = ""  # text of a search, if a reader keeps it
+    question: str = ""  # text of a search, for readers that subscribed to it
     request: str | None = None  # id of the HTTP request, which the response carries
     code: int | None = None  # of the JSON-RPC error in the response
     trace: Trace = Trace({}, {})
@@ -229,16 +229,11 @@ class Events:
         Args:
             reader: takes each event.
             begun_reads: also call it, with outcome "begun", before the content of a file is sent.
-            questions: let events hold the text of searches.
+            questions: let its events hold the text of searches.
         """
         token = object()
         self._subscriptions[token] = _Subscription(reader, begun_reads, questions)
         return lambda: self._subscriptions.pop(token, None) and None
-
-    @property
-    def keeps_questions(self) -> bool:
-        """True if events hold the text of searches."""
-        return any(subscription.questions for subscription in self._subscriptions.values())
 
     def emit_begun_read(self, request: Request, use: Use) -> None:
         """Announce that the content of a file is about to be sent; NotRecordedError prevents it."""
@@ -250,8 +245,11 @@ class Events:
         """Pass an event to every reader; NotRecordedError prevents a run that is about to start."""
         unrecorded: NotRecordedError | None = None
         for subscription in list(self._subscriptions.values()):
+            shown = event
+            if event.question and not subscription.questions:
+                shown = event._replace(question="")
             try:
-                subscription.reader(event)
+                subscription.reader(shown)
             except NotRecordedError as error:
                 unrecorded = error
             # A bug in one reader must affect neither the other readers nor the response.
@@ -407,12 +405,11 @@ def record_run(
 
 
 def record_search(question: str, found: int) -> None:
-    """Record a search of the current request; keep its text if a reader wants it."""
+    """Record a search of the current request."""
     request = _current.get()
     if request is not None:
         request.found = found
-        if request.server.keeps_questions:
-            request.question = clipped(question)
+        request.question = clipped(question)
 
 
 def record_use(use: Use) -> None:

@@ -16,8 +16,9 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 import uvicorn
@@ -33,7 +34,9 @@ from mcp_skills_server.web.connections import ConnectionLimits, LimitedProtocol,
 from mcp_skills_server.web.front import OPEN_PATHS
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.refusals import RefusalError
-from mcp_skills_server.web.settings import ListenSettings, ProbeAddress
+
+if TYPE_CHECKING:
+    from mcp_skills_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +66,28 @@ _PROBES: Final = 16
 """Connections at `--probe-address`, and the seconds that it waits for a request."""
 _PROBE_TIMEOUT_S: Final = 2.0
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class ProbeAddress(NamedTuple):
+    """The address of the listener for probes, the hosts it admits, and its metrics, if any."""
+
+    host: str
+    port: int
+    admits: Callable[[str], bool]
+    metrics: Metrics | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """The listening sockets, and the limits of their connections."""
+
+    host: str
+    port: int  # 0 for any that is free
+    start_path: str  # in the log line at startup
+    max_connections: int = 1000  # at once, if there are enough file descriptors
+    request_timeout: float = 30  # seconds for the head of a request, and again for its body
+    keep_alive: int = 5  # seconds that an idle connection stays open
+    probes: ProbeAddress | None = None
 
 
 # File descriptors

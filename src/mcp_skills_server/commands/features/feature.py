@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mcp_skills_server.commands.fields import Options
 from mcp_skills_server.telemetry.load import Load
@@ -82,9 +82,6 @@ def feature_of(features: Sequence[Feature], kind: type[_F]) -> _F:
 
 class Feature(Options):
     """An optional part of the server, with its options; it adds only what it overrides."""
-
-    only_http: ClassVar[bool] = True
-    """True if the feature is only started over HTTP."""
 
     def start(self, server: Server) -> None:
         """Start the feature, before the first request.

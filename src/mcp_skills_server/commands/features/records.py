@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.telemetry.events import Events
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import Usage, UsageStore
-    from mcp_skills_server.web.settings import ProbeAddress
+    from mcp_skills_server.web.serving import ProbeAddress
 
 logger = logging.getLogger(__name__)
 OFF: Final = "off"
@@ -71,7 +71,6 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
 class Audit(AuditOptions, Feature):
     """The audit log. If it cannot be written, no script starts."""
 
-    only_http = False
     log: AuditLog | None = None
 
     def start(self, server: Server) -> None:
@@ -132,7 +131,6 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
 class UsageCounts(UsageOptions, Feature):
     """Counts of uses. Without `--usage` they are kept only over HTTP."""
 
-    only_http = False
     store: UsageStore | None = None
     """The file of the counts; None if nothing is counted."""
     _usage: Usage | None = None
@@ -195,7 +193,6 @@ class Traces(Feature, heading="Traces", example="--traces"):
         "Send a span for each request by OTLP over HTTP, to OTEL_EXPORTER_OTLP_ENDPOINT. Needs "
         "the extra [otel]."
     )
-    only_http = False
     _stop: Callable[[], None] | None = None
 
     def start(self, server: Server) -> None:
@@ -248,6 +245,8 @@ class PrometheusMetrics(
     """The checked `--probe-address`."""
 
     def start(self, server: Server) -> None:
+        if not server.over_http:
+            return
         self._server = server
         if self.metrics:
             try:
@@ -260,7 +259,7 @@ class PrometheusMetrics(
         if address is None:
             return
         from mcp_skills_server.web.policy import host_name
-        from mcp_skills_server.web.settings import ProbeAddress
+        from mcp_skills_server.web.serving import ProbeAddress
 
         host, _, port = address.rpartition(":")
         if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:

@@ -66,7 +66,6 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
     local_paths: bool = switch(
         True, "Over stdio, tell models the directories of local skills, for their shell."
     )
-    only_http = False
 
     def proposals(self, folder: str | None, registry: Registry) -> ProposalStore | None:
         """Return the store of proposals in a folder, or None without one.
@@ -102,7 +101,6 @@ class PromptsFeature(Feature, heading="Prompts", example="--prompt 'acme/*'"):
         "--prompt",
     )
     prompt_page_size: int = count(1000, "Prompts in a page; some hosts show only the first page.")
-    only_http = False
 
 
 class Publishing(Feature, heading="Discovery (--transport http)", example="--publish-open"):
@@ -117,7 +115,6 @@ class Publishing(Feature, heading="Discovery (--transport http)", example="--pub
     publish_grace: float = seconds(
         3600, "How long to keep what an index has named after it changed."
     )
-    only_http = False
 
     def start(self, server: Server) -> None:
         if self.publish_only and not self.publish:

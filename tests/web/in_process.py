@@ -1,4 +1,4 @@
-"""The HTTP application in this process, for tests that are not about sockets, signals, processes or options."""
+"""`serve` and `ui` over HTTP in this process, for tests that are not about sockets, signals or processes."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ import hashlib
 import http.client
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import unquote
 
 import anyio
+import click
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.types import ASGIApp, Message, Scope
 
-from mcp_skills_server.access.quotas import Quotas
-from mcp_skills_server.access.tokens import Tokens
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.report import report_to_log
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.commands.config_file import parse
-from mcp_skills_server.commands.opening import make_views
-from mcp_skills_server.commands.options import tokens_of
+from mcp_skills_server.commands import serve
+from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.table import FEATURES
+from mcp_skills_server.commands.fields import Grouped, takes
+from mcp_skills_server.commands.logs import ClientLineRateLimit
+from mcp_skills_server.commands.options import optional_roots
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.telemetry.log import log_requests
-from mcp_skills_server.web.app import McpPart, make_app
-from mcp_skills_server.web.part import Part
+from mcp_skills_server.web.app import HttpApp, McpPart, make_app
+from mcp_skills_server.web.front import FrontSettings
 from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.probes import Drain
-from mcp_skills_server.web.published import Publisher
-from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
-from mcp_skills_server.web.settings import HttpSettings, UiSettings
+from mcp_skills_server.web.probes import Probes
 from mcp_skills_server.web.ui.app import PagePart
+from mcp_skills_server.web.ui.session import PageSessions
 from web.http_wire import Reply, Stream, Target, wait_until
 from wire import DEADLINE
 
-_numbers = itertools.count(1)
+_ports = itertools.count(1)
 APPS: dict[str, App] = {}
 """The applications by the origin of their page, for `fetch`."""
 
@@ -94,13 +97,14 @@ class Response(Stream):
 
 
 class App(Target, logging.Handler):
-    """The application, and the log of its package."""
+    """An application, and the log of its package."""
 
-    def __init__(self, portal: BlockingPortal, app: ASGIApp, parts: Sequence[Part]) -> None:
+    def __init__(self, portal: BlockingPortal, app: HttpApp) -> None:
         Target.__init__(self)
         logging.Handler.__init__(self)
-        self._portal, self._app, self._parts = portal, app, parts
-        self.port = next(_numbers)
+        self.addFilter(ClientLineRateLimit())
+        self._portal, self._app = portal, app
+        self.port = next(_ports)
         self.origin = f"http://127.0.0.1:{self.port}"
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -121,7 +125,7 @@ class App(Target, logging.Handler):
             "server": ("127.0.0.1", self.port), "scheme": "http", "root_path": "", "http_version": "1.1",
             "asgi": {"version": "3.0"},
         }  # fmt: skip
-        return Response(self._portal, self._app, scope, body or b"")
+        return Response(self._portal, self._app.front, scope, body or b"")
 
     def exchange(
         self, method: str, path: str, body: bytes | None, headers: list[tuple[str, str]], source: str
@@ -134,97 +138,84 @@ class App(Target, logging.Handler):
 
     def end_streams(self) -> None:
         """End all streams, as the shutdown does."""
-        for part in self._parts:
-            self._portal.call(part.end_streams)
-
-
-class _HeldRegistry(Registry):
-    """A registry whose first scan waits."""
-
-    gate: threading.Event
-
-    def load(self, *arguments: Any) -> None:
-        assert self.gate.wait(DEADLINE)
-        super().load(*arguments)
+        self._portal.call(self._app.end_streams)
 
 
 @contextmanager
-def app_serving(
-    *roots: Path,
-    page: UiSettings | bool = False,
-    publish: Mapping[str, Any] | None = {},
-    grace_s: float = 86400,
-    host: str = "127.0.0.1",
-    hosts: Sequence[str] = (),
-    origins: Sequence[str] = (),
-    tokens: str | None = None,
-    configuration: str = "",
-    gate: threading.Event | None = None,
-    http: Mapping[str, Any] = {},
-    **settings: Any,
-) -> Iterator[App]:
-    """Serve and follow these roots.
-
-    Args:
-        page: whether there is the page, or its settings.
-        publish: options of the `Publisher`; None for none.
-        tokens: a comma-separated list of `name=token`.
-        configuration: a file with grants and quotas.
-        gate: an event for which the first scan waits. The application is yielded before.
-        http: fields of `HttpSettings`.
-        settings: fields of `Settings`.
-    """
-    configured = parse(configuration.encode(), "config.toml")
-    known = Tokens(tokens_of(None, tokens))
+def running(app: HttpApp) -> Iterator[App]:
+    """Run an application in an event loop of its own, and record the log."""
     with ExitStack() as stack:
-        registry = Registry(roots)
-        if gate is not None:
-            registry = _HeldRegistry(roots)
-            registry.gate = gate
-        runtime, chosen = Runtime(registry), Settings(**settings)
-        report_to_log(registry, least=chosen.least)
-        log_requests(runtime.events, logging.INFO)
-        views = make_views(registry, configured, local=False)
-        policy = make_policy(host, hosts, origins, known)
-        over_http = HttpSettings(host, 0, policy, quotas=Quotas(configured.quotas), **http)
-        parts: list[Part] = [SkillsProtocolEndpoint(runtime, views, allow_code=False)]
-        if publish is not None:
-            parts.append(Publisher(views, **{"is_open": False, "alone": False, "grace_s": grace_s, **publish}))
-        if page:
-            parts.append(PagePart(runtime, chosen, UiSettings() if page is True else page, views))
-        for part in parts:
-            over_http = part.configure(over_http)
-        parts = [McpPart(runtime, chosen, over_http, Watcher(registry), views), *parts]
-        app = make_app(runtime, over_http, views, parts, Drain(0))
         stack.callback(_join_search)
         portal = stack.enter_context(start_blocking_portal())
-        portal.call(app.start)
-        opened = App(portal, app, parts)
+        opened = App(portal, app)
+        APPS[opened.origin] = opened
+        stack.callback(APPS.pop, opened.origin)
         logger = logging.getLogger("mcp_skills_server")
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.DEBUG)
         stack.callback(logger.removeHandler, opened)
         logger.addHandler(opened)
-        APPS[opened.origin] = opened
-        stack.callback(APPS.pop, opened.origin)
-        for part in parts:
-            stack.enter_context(portal.wrap_async_context_manager(part.running()))
-        if gate is None:
-            opened.until_ready()
-        if page and gate is None:
-            wait_until(lambda: b"checking " not in opened.send("GET", "/ui/problems").body, "never checked")
+        stack.enter_context(portal.wrap_async_context_manager(app.running()))
+        stack.callback(opened.end_streams)
         yield opened
+
+
+@click.command(cls=Grouped)
+@optional_roots
+@takes(ServeOptions, *FEATURES)
+@click.pass_context
+def _build(context: click.Context, options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> Server:
+    return serve.make_server(context, roots, options, features)
+
+
+@contextmanager
+def app_serving(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, gate: threading.Event | None = None
+) -> Iterator[App]:
+    """Do what `http_serving` does without a process, and wait until the server is ready.
+
+    With a `gate` the first scan waits for this event, and the server is not ready.
+    """
+    load = Registry.load
+
+    def load_behind_gate(registry: Registry, *more: Any) -> None:
+        assert gate is None or gate.wait(DEADLINE)
+        load(registry, *more)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, environment or {}))
+        stack.enter_context(patch.object(Registry, "load", load_behind_gate))
+        stack.enter_context(patch.object(serve, "settle_after_load"))  # it would freeze the objects of all tests
+        context = _build.make_context("serve", ["--transport", "http", "--port", "0", *map(str, arguments)])
+        server: Server = _build.invoke(stack.enter_context(context))
+        assert server.http is not None
+        for feature in server.features:
+            stack.callback(feature.stop)
+        stack.callback(server.opened.stop)
+        app = stack.enter_context(running(serve.make_http_app(server, server.http)))
+        server.opened.start(server.options.first_load)
+        if gate is None:
+            app.until_ready()
+            if "--ui" in arguments:
+                wait_until(lambda: b"checking " not in app.send("GET", "/ui/problems").body, "never checked")
+        yield app
         if gate is not None:
             gate.set()
-        opened.end_streams()
 
 
 @contextmanager
 def local_page(*roots: Path, **settings: Any) -> Iterator[tuple[str, str]]:
-    """Serve the page of `ui`, and sign in. Yield its origin, for `fetch`, and the session cookie."""
+    """Do what `ui` does, and sign in. Yield the origin, for `fetch`, and the session cookie."""
     secret = "made-up-one-time-secret"
-    page = UiSettings(hashlib.sha256(secret.encode()).digest(), only=True)
-    with app_serving(*roots, page=page, publish=None, **settings) as app:
+    registry = Registry(roots)
+    runtime, views, chosen = Runtime(registry), Views(registry), Settings(**settings)
+    front = FrontSettings(make_policy("127.0.0.1", (), (), ()))
+    secret_hash = hashlib.sha256(secret.encode()).digest()
+    page = PagePart(runtime, chosen, views, PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash))
+    attachment = Attachment(registry, chosen, Watcher(registry), runtime, views=views)
+    built = make_app([McpPart(attachment), page], Probes(registry, lambda _: False), front, runtime.events)
+    with running(built) as app:
+        app.until_ready()
         reply = app.send("GET", f"/ui/enter?once={secret}")
         cookie = (reply.headers["Set-Cookie"] or "").partition(";")[0]
         wait_until(lambda: b"checking " not in app.send("GET", "/ui/problems", headers={"Cookie": cookie}).body)

@@ -17,7 +17,7 @@ from web.http_wire import client as connected
 from web.in_process import app_serving
 from wire import FIXTURES, META, VERSIONS, Era
 
-LIMITS: Final = {"max_body": 1 << 16}
+OPTIONS: Final = ("--max-body", str(1 << 16))
 FILE: Final = Path(__file__).with_name("recorded.json")
 URI: Final = "skill://commit-messages/SKILL.md"
 HEADERS: Final = (
@@ -165,7 +165,7 @@ def recorded(reply: Reply) -> dict[str, Any]:
 def record() -> str:
     """Return the answers of a server of this code to all exchanges."""
     answers: dict[str, Any] = {}
-    with app_serving(FIXTURES, http=LIMITS) as server:
+    with app_serving(FIXTURES, *OPTIONS) as server:
         for era in ("legacy", "modern"):
             with connected(server, era) as client:
                 client.every_skill()

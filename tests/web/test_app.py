@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from subprocess import run
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -145,7 +144,7 @@ def gate(tmp_path: Path) -> Path:
 def test_server_is_not_ready_before_first_scan(era: Era) -> None:
     gate = threading.Event()
     with (
-        app_serving(FIXTURES, page=True, gate=gate) as server,
+        app_serving(FIXTURES, "--ui", gate=gate) as server,
         client(server, era, opened=False) as reader,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -188,8 +187,8 @@ def test_allowed_host_and_origin_are_served_with_cors_headers() -> None:
     app, foreign = "https://app.example", {"Origin": "https://evil.example"}
     allowed = {"Host": "mcp.example.com", "Origin": app}
     preflight = {"Access-Control-Request-Method": "HEAD", "Access-Control-Request-Headers": "mcp-method"}
-    options: dict[str, Any] = {"hosts": ["mcp.example.com"], "origins": [app]}
-    with app_serving(FIXTURES, **options) as server, client(server, "legacy", opened=False) as page:
+    options = ["--allowed-host", "mcp.example.com", "--allowed-origin", app]
+    with app_serving(FIXTURES, *options) as server, client(server, "legacy", opened=False) as page:
         reply = page.post(page.message("initialize", HELLO), allowed)
         assert reply.headers["Access-Control-Allow-Origin"] == app
         assert {"Mcp-Session-Id", "ETag"} <= {*reply.headers["Access-Control-Expose-Headers"].split(", ")}

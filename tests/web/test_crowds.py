@@ -284,7 +284,7 @@ def test_session_with_open_stream_is_not_evicted(tmp_path: Path) -> None:
 
 
 def test_client_with_more_than_half_of_the_sessions_loses_a_busy_one() -> None:
-    with app_serving(FIXTURES, http={"max_sessions": 4}) as server, ExitStack() as stack:
+    with app_serving(FIXTURES, "--max-sessions", "4") as server, ExitStack() as stack:
 
         def opened(source: str) -> HttpClient:
             return stack.enter_context(client(server, "legacy", source=source))

@@ -91,7 +91,7 @@ def test_artifacts_match_their_listed_digests_while_files_are_edited(folder: Pat
             write_skill(folder / "lone", body=f"{number}\n" * 5_000)
             write_skill(folder / "more", notes_md=f"{number}\n" * 5_000)
 
-    with app_serving(folder, publish={"alone": True}) as server:
+    with app_serving(folder, "--publish-only") as server:
         writer = threading.Thread(target=edit)
         writer.start()
         try:
@@ -251,7 +251,7 @@ def test_large_artifact_is_sent_whole_and_by_range(tmp_path: Path) -> None:
 
 
 def test_replaced_artifact_is_gone_without_grace(folder: Path) -> None:
-    with app_serving(folder, grace_s=0) as server:
+    with app_serving(folder, "--publish-grace", "0") as server:
         assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"
         old = entries(server)
         (folder / "more" / "notes.md").write_bytes(b"other")
@@ -312,7 +312,7 @@ def test_mcp_and_discovery_are_served_together_or_alone(folder: Path) -> None:
     with http_serving(folder, "--no-publish") as server:
         for path in (INDEX, OLD_INDEX, CARD, CATALOG, ARD):
             assert get(server, path).status == 404, path
-    with app_serving(folder, publish={"alone": True}) as server:
+    with app_serving(folder, "--publish-only") as server:
         assert len(entries(server)) == 2
         assert server.send("POST", "/mcp", body=b"{}").status == 404
         assert get(server, "/readyz").status == 200
@@ -322,7 +322,7 @@ def test_mcp_and_discovery_are_served_together_or_alone(folder: Path) -> None:
 
 @pytest.mark.requirement("WK-38", "X-21")
 def test_published_documents_may_be_read_from_any_allowed_origin(folder: Path) -> None:
-    with app_serving(folder, origins=("*",)) as server:
+    with app_serving(folder, "--allowed-origin", "*") as server:
         for headers in ({}, {"Origin": "https://any.example"}):
             reply = get(server, INDEX, **headers)
             assert reply.headers.get_all("Access-Control-Allow-Origin") == ["*"]

@@ -27,7 +27,6 @@ may = ["scripts"]
 who = ["token:bob"]
 skills = ["tea"]
 """
-TOKENS = f"ann={ANN},bob={BOB}"
 CHANGED = "notifications/resources/list_changed"
 PROMPTS = "notifications/prompts/list_changed"
 UPDATED = "notifications/resources/updated"
@@ -60,10 +59,8 @@ def names(reader: HttpClient) -> list[str]:
 
 
 def test_principal_sees_and_is_notified_of_granted_skills_only(folder: Path, era: Era) -> None:
-    with (
-        app_serving(folder / "skills", tokens=TOKENS, configuration=GRANTS) as server,
-        clients_of_ann_and_bob(server, era) as (ann, bob),
-    ):
+    config = configure(folder, GRANTS)
+    with app_serving("--config", config) as server, clients_of_ann_and_bob(server, era) as (ann, bob):
         assert names(ann) == ["refunds", "tax"]
         assert names(bob) == ["tea"]
         of_ann, of_bob = ann.hear("skill://finance/tax/SKILL.md"), bob.hear()
@@ -160,9 +157,9 @@ def test_scripts_run_only_for_granted_principals(folder: Path, sandbox_mode: str
 @pytest.mark.requirement("WK-59")
 def test_published_documents_require_token_and_apply_grants(folder: Path) -> None:
     path = DIRECTORY + INDEX
-    root = write_skill(folder / "skills" / "open").parent
-    granted = {"tokens": TOKENS, "configuration": GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["open"]\n'}
-    with app_serving(root, **granted) as server:
+    config = configure(folder, GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["open"]\n')
+    write_skill(folder / "skills" / "open")
+    with app_serving("--config", config) as server:
         index = server.send("GET", path, headers=bearer_header(ANN))
         urls = {each["name"]: each["url"] for each in json.loads(index.body)["skills"]}
         assert [*urls] == ["open", "refunds", "tax"]
@@ -180,7 +177,7 @@ def test_published_documents_require_token_and_apply_grants(folder: Path) -> Non
             assert b":skill:tea" in body and b"tax" not in body
         skills = server.rpc("list_skills", token=BOB)["result"]["skills"]
         assert [each["name"] for each in skills] == ["open", "skills.protocol.guide", "tea"]
-    with app_serving(root, publish={"is_open": True}, **granted) as server:
+    with app_serving("--config", config, "--publish-open") as server:
         index = server.send("GET", path)
         assert [each["name"] for each in json.loads(index.body)["skills"]] == ["open"]
         assert "public" in index.headers["Cache-Control"]
@@ -195,6 +192,6 @@ def test_grant_or_quota_of_principal_requires_authentication(folder: Path) -> No
     assert "c.toml:3: grant.who: no client can prove who it is; give token-file" in message
     config.write_text("roots = ['skills']\n[[quota]]\nruns = 1\n[[quota]]\nwho = ['group:ci']\nruns = 2\n")
     assert "c.toml:4: quota.who: no client can prove who it is; give token-file" in startup_error("--config", config)
-    everyone = "[[grant]]\nwho = ['*']\nskills = ['tea']\n"
-    with app_serving(folder / "skills", configuration=everyone) as server, client(server, "modern") as anonymous:
+    config.write_text("roots = ['skills']\n[[grant]]\nwho = ['*']\nskills = ['tea']\n")
+    with app_serving("--config", config) as server, client(server, "modern") as anonymous:
         assert names(anonymous) == ["tea"]

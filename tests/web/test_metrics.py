@@ -226,7 +226,7 @@ def test_page_view_is_log_line_with_skill_but_without_query(tmp_path: Path) -> N
         ("history/acme/refunds?secret", "GET /ui/history of acme/refunds: ok in "),
         ("sources?secret", "GET /ui/sources: ok in "),
     ]
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         for path, _ in views:
             server.send("GET", f"/ui/{path}")
         server.wait_for_log("GET /ui/sources")

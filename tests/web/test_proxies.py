@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
 from ports import free_port
 from tables import each_row
 from web.http_wire import HttpClient, Server, Stream, Target, bearer_header, client, http_serving, pinging, wait_until
@@ -25,7 +24,6 @@ from wire import DEADLINE, FIXTURES, Era, write_skill
 SKILLS = "notifications/skills/list_changed"
 TOKEN = "made-up-token-of-alpha-000001"
 TRUSTING = ("--trusted-proxy", "127.0.0.1")
-TRUSTED = {"proxies": trusted_networks(["127.0.0.1"])}
 INDEX = "/.well-known/agent-skills/index.json"
 
 
@@ -52,7 +50,7 @@ def forwarded_client(
 @pytest.fixture(scope="module")
 def server() -> Iterator[Target]:
     """A server that trusts a proxy on loopback, for tests that change nothing."""
-    with app_serving(FIXTURES, http=TRUSTED) as started:
+    with app_serving(FIXTURES, *TRUSTING) as started:
         yield started
 
 
@@ -71,8 +69,8 @@ def test_clients_behind_one_proxy_have_separate_connection_shares() -> None:
 
 
 def test_untrusted_client_counts_for_its_own_address() -> None:
-    trusting = {"max_sessions": 4, "proxies": trusted_networks(["127.0.0.2"])}
-    with app_serving(FIXTURES, http=trusting) as server, ExitStack() as stack:
+    options = ("--max-sessions", "4", "--trusted-proxy", "127.0.0.2")
+    with app_serving(FIXTURES, *options) as server, ExitStack() as stack:
         other = stack.enter_context(forwarded_client(server, "6.6.6.6", "legacy", "127.0.0.3"))
         for number in range(20):
             stack.enter_context(forwarded_client(server, f"203.0.113.{number}", "legacy"))
@@ -81,7 +79,7 @@ def test_untrusted_client_counts_for_its_own_address() -> None:
 
 def test_forwarded_host_does_not_replace_host() -> None:
     allowed, foreign = "skills.example", "evil.example"
-    with app_serving(FIXTURES, hosts=[allowed], http=TRUSTED) as server:
+    with app_serving(FIXTURES, "--allowed-host", allowed, *TRUSTING) as server:
         for host, other, status in ((allowed, foreign, 200), (foreign, allowed, 403)):
             headers = {"Host": host, "X-Forwarded-Host": other, "Forwarded": f"host={other}"}
             assert server.send("GET", INDEX, headers=headers).status == status
@@ -92,8 +90,9 @@ def test_endpoints_answer_with_and_without_root_path(root: str) -> None:
     prefix = root.removesuffix("/")
     origin = "https://app.example"
     preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    options: dict[str, Any] = {"publish": {"is_open": True}, "origins": [origin], "tokens": f"alpha={TOKEN}"}
-    with app_serving(FIXTURES, http={"root_path": checked_prefix(root)}, **options) as server:
+    options = ("--root-path", root, "--publish-open", "--allowed-origin", origin)
+    tokens = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}
+    with app_serving(FIXTURES, *options, environment=tokens) as server:
         indexes: list[bytes] = []
         for before in (prefix, ""):
             for path in ("/healthz", "/readyz"):

@@ -24,46 +24,36 @@ from web.http_wire import (
     Target,
     bearer_header,
     client,
-    http_serving,
-    patched,
     token_file,
     wait_until,
 )
-from web.in_process import App, app_serving
+from web.in_process import app_serving
 from wire import DEADLINE, write_skill
 
 MIB = 1 << 20
 TOKENS = {name: f"a-made-up-token-of-{name}" for name in ("alpha", "beta", "delta", "gamma")}
 
 
-def tables_of(quota: str) -> str:
-    """Return the table with the limits in `quota`, in which other tables `[[quota]]` may follow."""
-    return f"{'[[quota]]' if '[[quota]]' in quota else '[quota]'}\n{quota}\n"
-
-
 def write_config(folder: Path, quota: str) -> None:
-    (folder / "config.toml").write_text(f"roots = ['skills']\n{tables_of(quota)}")
+    """Write a configuration with the limits in `quota`, in which other tables `[[quota]]` may follow."""
+    head = "[[quota]]" if "[[quota]]" in quota else "[quota]"
+    (folder / "config.toml").write_text(f"roots = ['skills']\n{head}\n{quota}\n")
 
 
 @contextmanager
-def quota_app(folder: Path, quota: str, *, tokens: bool = True) -> Iterator[App]:
-    """Serve a skill in this process with these limits to `TOKENS`; gamma is in the group ci."""
-    accepted = ",".join(f"{name}={secret}" for name, secret in TOKENS.items()) + " groups=ci"
-    write_skill(folder / "skills" / "one")
-    with app_serving(folder / "skills", configuration=tables_of(quota), tokens=accepted if tokens else None) as app:
-        yield app
-
-
-@contextmanager
-def quota_server(tmp_path: Path, quota: str, *options: str | Path, patch: str = "") -> Iterator[Server]:
-    """Do what `quota_app` does, in a process with these options."""
-    if not (tmp_path / "skills").exists():
-        write_skill(tmp_path / "skills" / "one")
-    write_config(tmp_path, quota)
-    lines = [f"{name}={secret}" for name, secret in TOKENS.items()]
-    lines[-1] += " groups=ci"
-    given = ("--config", tmp_path / "config.toml", "--token-file", token_file(tmp_path, *lines), *options)
-    with http_serving(*given, command=patched(patch)) as server:
+def quota_server(
+    folder: Path, quota: str, *options: str | Path, tokens: bool = True, serving: Any = app_serving, **more: Any
+) -> Iterator[Any]:
+    """Serve a skill with these limits to `TOKENS`; gamma is in the group ci."""
+    if not (folder / "skills").exists():
+        write_skill(folder / "skills" / "one")
+    write_config(folder, quota)
+    given = ["--config", folder / "config.toml", *options]
+    if tokens:
+        lines = [f"{name}={secret}" for name, secret in TOKENS.items()]
+        lines[-1] += " groups=ci"
+        given += ["--token-file", token_file(folder, *lines)]
+    with serving(*given, **more) as server:
         yield server
 
 
@@ -85,7 +75,7 @@ def assert_over_quota(reply: Reply, quota: str) -> None:
 
 @pytest.mark.requirement("MCP-20")
 def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> None:
-    with quota_app(tmp_path, "requests-per-minute = 3") as server:
+    with quota_server(tmp_path, "requests-per-minute = 3") as server:
         alpha, beta = client_of(server, "alpha"), client_of(server, "beta")
         assert [send(alpha).status for _ in range(3)] == [200] * 3
         assert_over_quota(send(alpha), "requests-per-minute")
@@ -98,7 +88,7 @@ def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> 
 
 
 def test_address_over_failed_authentications_gets_429_unless_token_is_valid(tmp_path: Path) -> None:
-    with quota_app(tmp_path, "failed-authentications-per-minute = 3") as server:
+    with quota_server(tmp_path, "failed-authentications-per-minute = 3") as server:
 
         def initialize(token: str | None, source: str = "127.0.0.1") -> Reply:
             sender = HttpClient(server, "legacy", token=token, source=source)
@@ -241,7 +231,7 @@ def test_table_with_who_sets_each_quota_of_its_principals(
 ) -> None:
     small, large = limits
     tables = f"{quota} = {small}\n[[quota]]\nwho = ['token:beta', 'group:ci']\n{quota} = {large}"
-    with quota_app(tmp_path, tables) as server:
+    with quota_server(tmp_path, tables) as server:
         for name, limit in (("alpha", small), ("beta", large), ("gamma", large)):
             use_exactly(server, name, limit)
 
@@ -287,7 +277,7 @@ def test_live_page_counts_as_a_stream_of_its_viewer_and_ends_no_other(tmp_path: 
 
 
 def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) -> None:
-    with quota_app(tmp_path, "sessions = 2") as server, ExitStack() as stack:
+    with quota_server(tmp_path, "sessions = 2") as server, ExitStack() as stack:
 
         def opened(name: str) -> HttpClient:
             return stack.enter_context(client(server, "legacy", token=TOKENS[name]))
@@ -341,7 +331,7 @@ def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: s
 def test_calls_of_batch_count_each_but_refused_batch_counts_once(tmp_path: Path) -> None:
     calls = [{"jsonrpc": "2.0", "id": number, "method": "list_skills"} for number in range(5)]
     batch = json.dumps(calls).encode()
-    with quota_app(tmp_path, "requests-per-minute = 8", tokens=False) as server:
+    with quota_server(tmp_path, "requests-per-minute = 8", tokens=False) as server:
         reply = server.send("POST", "/rpc", json.dumps(calls * 2).encode(), JSON)
         assert reply.messages[0]["error"]["message"].endswith("; send at most 8 calls in a batch")
         reply = server.send("POST", "/rpc", batch, JSON)

@@ -9,13 +9,13 @@ import pytest
 
 from web.http_wire import Target, client
 from web.in_process import app_serving
-from web.recorded import CALLS, FILE, LIMITS, exchanges, recorded, send
+from web.recorded import CALLS, FILE, OPTIONS, exchanges, recorded, send
 from wire import FIXTURES, Era, serving
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Target]:
-    with app_serving(FIXTURES, http=LIMITS) as started:
+    with app_serving(FIXTURES, *OPTIONS) as started:
         yield started
 
 

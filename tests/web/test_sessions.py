@@ -33,10 +33,11 @@ TOKEN_LINES = ("# a comment", "", f"alpha={ALPHA}", f"beta = {BETA}")
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Target]:
-    """A server that requires a token and logs at debug level."""
-    quota = "[quota]\nfailed-authentications-per-minute = 10000\n"
-    with app_serving(FIXTURES, tokens=f"alpha={ALPHA},beta={BETA}", configuration=quota) as started:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    path = token_file(tmp_path_factory.mktemp("tokens"), *TOKEN_LINES)
+    config = path.with_name("config.toml")
+    config.write_text("[quota]\nfailed-authentications-per-minute = 10000\n")
+    with app_serving(FIXTURES, "--token-file", path, "--config", config) as started:
         yield started
 
 
@@ -89,7 +90,7 @@ def test_delete_ends_own_session_only(server: Server) -> None:
 
 
 def test_failed_handshake_leaves_no_session() -> None:
-    with app_serving(FIXTURES, http={"max_sessions": 1}) as server, client(server, "legacy", opened=False) as sender:
+    with app_serving(FIXTURES, "--max-sessions", "1") as server, client(server, "legacy", opened=False) as sender:
         hello = sender.message("initialize", HELLO)
         for _ in range(3):
             assert sender.post({"jsonrpc": "2.0", "id": 1, "method": "skills/list"}).status == 400
@@ -102,7 +103,7 @@ def test_failed_handshake_leaves_no_session() -> None:
 def test_idle_session_is_closed_unless_it_has_stream(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     with (
-        app_serving(tmp_path, http={"session_idle": 1}) as server,
+        app_serving(tmp_path, "--session-idle", "1") as server,
         client(server, "legacy") as idle,
         client(server, "legacy") as held,
     ):

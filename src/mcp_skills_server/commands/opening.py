@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.provenance.lock import LockedSource, Pins
     from mcp_skills_server.sources.kinds import Kind
-    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.sources.mirrors import Mirrors, SourceState
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +73,7 @@ class OpenedRoots:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry)
-            self.registry.await_sources = self.mirrors.first_read(first_load)
-            self.registry.unread_sources = self.mirrors.unread
-            self.mirrors.start()
+            self.mirrors.start(first_load)
 
     def load_and_follow(self, options: FollowOptions) -> None:
         """Load the skills and keep them current."""
@@ -93,10 +91,17 @@ class OpenedRoots:
         if self.registry.loaded.is_set():
             self.registry.save_index()
 
+    def source_states(self) -> Sequence[SourceState]:
+        """Return the state of each remote root."""
+        return () if self.mirrors is None else self.mirrors.states()
+
+    def poll_sources(self) -> int:
+        """Poll all remote roots now, and return their number. Thread-safe."""
+        return 0 if self.mirrors is None else self.mirrors.look()
+
     def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""
-        if self.mirrors is not None:
-            self.mirrors.look()
+        self.poll_sources()
         if self.registry.loaded.is_set():
             self.registry.refresh()
         logger.info("polling every source now")
@@ -127,8 +132,7 @@ class OpenedRoots:
         self.pins.entries = entries
         self.registry.loaded.wait()
         self.registry.refresh()
-        if self.mirrors is not None:
-            self.mirrors.look()  # not before the scan: the former lock would judge the new skills
+        self.poll_sources()  # not before the scan: the former lock would judge the new skills
         count = sum(len(source.skills) for source in entries.values())
         logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
@@ -198,7 +202,7 @@ def open_roots(
     if own:
         gates.append(by_root(own))
     index = index_of(options.cache_dir) if indexed else None
-    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates))
+    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates), sources=mirrors)
     served = {root.given for root in registry.roots}
     if lost := [folder for folder in by_folder if folder not in served]:
         raise UsageError(

@@ -37,7 +37,7 @@ def chromium() -> Iterator[Browser]:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A server that requires a token. Tests change nothing but their own sessions."""
     skill = write_skill(tmp_path_factory.mktemp("guarded") / "refunds")
-    with app_serving(skill, page=True, tokens=TOKENS["MCP_SKILLS_TOKENS"]) as server:
+    with app_serving(skill, "--ui", environment=TOKENS) as server:
         yield server
 
 

@@ -10,14 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.web.forwarded import trusted_networks
 from web.http_wire import Target, bearer_header, token_file, wait_until
 from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB
 from web.ui import corpus
-from web.ui.serving import SECRET, cookie_of, fetch, get, grant, page_serving, skill_paths, text_of, visible_text
+from web.ui.serving import (
+    SECRET,
+    TOKENS,
+    cookie_of,
+    fetch,
+    get,
+    grant,
+    page_serving,
+    skill_paths,
+    text_of,
+    visible_text,
+)
 from web.ui.test_live import next_event, open_stream
-from web.ui.test_sign_in import TOKEN, sign_in
+from web.ui.test_sign_in import sign_in
 from wire import write_skill
 
 WITHHELD_WORDS = ("quagga", "okapi", "finance")
@@ -68,13 +78,13 @@ def test_open_redirect_and_session_fixation_are_refused(guarded: Target) -> None
 
 def test_cookie_is_secure_behind_trusted_tls_proxy_only(skills: Path) -> None:
     tls = {"X-Forwarded-For": "10.0.0.9", "X-Forwarded-Proto": "https", "Host": "localhost"}
-    with app_serving(skills, page=True, tokens=TOKEN, http={"proxies": trusted_networks(["127.0.0.1"])}) as server:
+    with app_serving(skills, "--ui", "--trusted-proxy", "127.0.0.1", environment=TOKENS) as server:
         for headers, is_secure in (({**tls, "Origin": "https://localhost"}, True), ({}, False)):
             cookie = sign_in(server, SECRET, **headers).headers["Set-Cookie"] or ""
             flags = {flag.strip().lower() for flag in cookie.split(";")[1:]}
             assert {"httponly", "samesite=strict", "path=/ui"} <= flags
             assert ("secure" in flags) is is_secure
-    with app_serving(skills, page=True, tokens=TOKEN) as server:  # without a trusted proxy
+    with app_serving(skills, "--ui", environment=TOKENS) as server:  # without a trusted proxy
         assert "Secure" not in (sign_in(server, SECRET, **tls).headers["Set-Cookie"] or "")
 
 
@@ -98,7 +108,7 @@ def test_event_stream_ends_when_its_token_is_revoked(tmp_path: Path, skills: Pat
 
 def test_raw_file_is_never_executable_content(tmp_path: Path) -> None:
     path = corpus.write(tmp_path)[0]
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         for name in ("evil.svg", "evil.html", "SKILL.md"):
             reply = get(server, f"/ui/raw/{path}?file={name}")
             assert reply.status == 200
@@ -174,8 +184,8 @@ def test_no_view_contains_withheld_skills_or_paths_of_the_disk(folder: Path) -> 
 def test_problems_of_folders_are_for_administrators_only(folder: Path) -> None:
     (folder / "skills" / "group").mkdir()
     os.mkdir(os.fsencode(folder / "skills" / "group") + b"/\xff")
-    given = {"tokens": f"ann={ANN},bob={BOB}", "configuration": grant("ann", "**", may=["admin"]) + grant("bob", "**")}
-    with app_serving(folder / "skills", folder / "more", page=True, **given) as server:
+    (folder / "c.toml").write_text(CONFIGURATION + grant("bob", "**"))
+    with app_serving("--config", folder / "c.toml", "--ui") as server:
         summaries: list[str] = []
         for token, is_shown in ((ANN, True), (BOB, False)):
             wait_until(lambda token=token: "checking" not in html_of(server, token, ""))

@@ -74,7 +74,7 @@ def test_withheld_skills_are_listed_and_channels_need_tools_and_skills(tmp_path:
 
 def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
     write_files(tmp_path, skills("one"))
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         modern = visible_text(get(server, "/ui/model?era=modern&dialect=sep-2640"))
         legacy = visible_text(get(server, "/ui/model?era=legacy&dialect=nonsense"))
         assert "1 skill here" in modern and "1 with the whole description, " in modern
@@ -82,6 +82,6 @@ def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
         assert "io.modelcontextprotocol/serverInfo" not in legacy
         assert '"skills": [' in modern and '"skills": [' in legacy
         assert "one token for 4 bytes of UTF-8" in modern
-    with app_serving(tmp_path, page=True, tools=False) as server:
+    with app_serving(tmp_path, "--ui", "--no-tools") as server:
         for view in ("model", "tools?tool=skills_list&call=1"):
             assert "offers no tools" in visible_text(get(server, f"/ui/{view}"))

@@ -17,7 +17,7 @@ from mcp_skills_server.web.ui.pages.proposals import sides
 from proposals.test_intake import manifest
 from server.test_tools import text_of
 from tables import each_row
-from web.http_wire import Reply, Target, bearer_header, client, http_serving, token_file
+from web.http_wire import Reply, Target, bearer_header, client, token_file
 from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import find_harm, needs_chromium, open_page
@@ -50,10 +50,8 @@ def propose(server: Target, token: str, name: str, **more: str) -> str:
 
 @contextmanager
 def reviewing(folder: Path, grants: str = GRANTS) -> Iterator[Target]:
-    """Serve the folder with proposals to Ann, Bob and the chief."""
-    tokens = f"ann={ANN},bob={BOB},chief={CHIEF}"
-    store = ProposalStore(folder / "kept")
-    with app_serving(folder / "skills", page=True, tokens=tokens, configuration=grants, proposals=store) as server:
+    options = ("--config", configure(folder, grants), "--proposals", folder / "kept", "--ui")
+    with app_serving(*options) as server:
         yield server
 
 
@@ -68,7 +66,7 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
     audit = folder / "audit"
     write_skill(folder / "skills" / "hr" / "brewing", description="Does a thing when it is asked to.")
     options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept", "--audit-log", audit)
-    with http_serving(*options, "--ui") as server:
+    with app_serving(*options, "--ui") as server:
         of_ann, of_bob = propose(server, ANN, "tea", run="#!/bin/sh\n"), propose(server, BOB, "tea/black")
         assert "tea/black" in visible_text(view())
         page = view(f"/{of_ann}")
@@ -136,6 +134,7 @@ def test_queries_rank_only_skills_that_the_reviewer_may_read(folder: Path) -> No
 def test_refusal_on_the_page_names_no_folder_without_admin(folder: Path) -> None:
     rights = grant("ann", "**", may=RIGHTS) + grant("bob", "brew/*", may=["review"])
     chief = grant("chief", "**", may=["review", "admin"])
+    token_file(folder, f"ann={ANN}", f"bob={BOB}", f"chief={CHIEF}")
     with reviewing(folder, rights + chief) as server:
         id_ = propose(server, ANN, "brew/green")
 
@@ -156,12 +155,11 @@ def test_refusal_on_the_page_names_no_folder_without_admin(folder: Path) -> None
 
 
 def test_proposals_need_a_grant_on_a_server_but_not_locally(folder: Path) -> None:
-    store = ProposalStore(folder / "kept")
-    with app_serving(folder / "skills", page=True, proposals=store) as server:
+    with app_serving(folder / "skills", "--ui", "--proposals", folder / "kept") as server:
         assert "/ui/proposals" not in get(server, "/ui/").body.decode()
         assert get(server, "/ui/proposals").status == 403
         assert server.send("POST", ABSENT, b"decision=approve", {"Sec-Fetch-Site": "same-origin"}).status == 404
-    with local_page(folder / "skills", proposals=store) as (origin, cookie):
+    with local_page(folder / "skills", proposals=ProposalStore(folder / "kept")) as (origin, cookie):
         assert "No proposal is pending" in visible_text(fetch(f"{origin}/ui/proposals", cookie))
         assert fetch(origin + ABSENT, cookie).status == 404
 

@@ -138,7 +138,7 @@ def test_estimated_tokens_are_a_quarter_of_utf8_bytes() -> None:
 def test_rendering_does_not_block_other_requests(tmp_path: Path) -> None:
     body = "".join(f"- item {number}\n" for number in range(5_000))
     write_skill(tmp_path / "large", **{f"n{number}_md": body + str(number) for number in range(4)})
-    with app_serving(tmp_path, page=True) as server, ThreadPoolExecutor(4) as pool:
+    with app_serving(tmp_path, "--ui") as server, ThreadPoolExecutor(4) as pool:
         pages = [pool.submit(get, server, f"/ui/files/large?file=n{number}.md") for number in range(4)]
         answered = 0
         while not all(page.done() for page in pages):

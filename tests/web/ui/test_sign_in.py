@@ -39,7 +39,6 @@ from web.proxies import Edits, HaProxy, running
 from web.ui.serving import SECRET, TOKENS, cookie_of, fetch, get, page_serving, text_of, ui_command, visible_text
 from wire import write_skill
 
-TOKEN = TOKENS["MCP_SKILLS_TOKENS"]
 CALLBACK = "https://skills.example/ui/oauth/callback"
 
 
@@ -54,7 +53,7 @@ def sign_out(server: Target, cookie: str) -> Reply:
 
 
 def test_root_path_prefixes_the_page_and_root_redirects_to_it(skills: Path) -> None:
-    with app_serving(skills, page=True, tokens=TOKEN, http={"root_path": "/team"}) as server:
+    with app_serving(skills, "--ui", "--root-path", "/team", environment=TOKENS) as server:
         for path in ("/", "/team/"):
             reply = get(server, path)
             assert (reply.status, reply.headers["Location"], reply.body) == (303, "/team/ui/", b"")
@@ -65,14 +64,14 @@ def test_root_path_prefixes_the_page_and_root_redirects_to_it(skills: Path) -> N
         assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
         page = text_of(get(server, "/team/ui/", Cookie=cookie_of(reply)))
         assert 'href="/team/ui/skills/refunds"' in page and '"/ui/' not in page
-    with app_serving(skills, tokens=TOKEN) as server:
+    with app_serving(skills, environment=TOKENS) as server:
         assert get(server, "/").status == 401
     with app_serving(skills) as server:
         assert get(server, "/ui/").status == get(server, "/").status == 404
 
 
 def test_open_server_needs_no_sign_in_and_sets_security_headers(skills: Path) -> None:
-    with app_serving(skills, page=True) as server:
+    with app_serving(skills, "--ui") as server:
         reply = get(server, "/ui/")
         assert reply.status == 200 and "refunds" in visible_text(reply) and "Sign out" not in visible_text(reply)
         assert get(server, "/ui").headers["Location"] == "/ui/"
@@ -142,7 +141,7 @@ def test_form_of_foreign_origin_is_refused(guarded: Target, headers: dict[str, s
 
 
 def test_page_with_tokens_accepts_any_host_name_but_mcp_does_not(skills: Path) -> None:
-    with app_serving(skills, page=True, host="0.0.0.0", tokens=TOKEN) as server:
+    with app_serving(skills, "--ui", "--host", "0.0.0.0", environment=TOKENS) as server:
         headers = {"Host": "skills.example", "Origin": "http://skills.example"}
         assert sign_in(server, SECRET, **headers).status == 303
         assert sign_in(server, SECRET, **{**headers, "Origin": "http://evil.example"}).status == 403
@@ -150,10 +149,11 @@ def test_page_with_tokens_accepts_any_host_name_but_mcp_does_not(skills: Path) -
         assert server.send("POST", "/mcp", body, {**headers, **bearer_header(SECRET)}).status == 403
 
 
-def test_failed_authentications_share_one_rate_limit_for_page_and_mcp(skills: Path) -> None:
-    quota = "[quota]\nfailed-authentications-per-minute = 4\n"
+def test_failed_authentications_share_one_rate_limit_for_page_and_mcp(tmp_path: Path, skills: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("[quota]\nfailed-authentications-per-minute = 4\n")
     wrong = bearer_header("wrong-wrong-wrong-wrong")
-    with app_serving(skills, page=True, configuration=quota, tokens=TOKEN) as server:
+    with app_serving(skills, "--ui", "--config", config, environment=TOKENS) as server:
         assert server.send("POST", "/mcp", b"{}", wrong).status == 401
         assert get(server, "/ui/", **wrong).status == 303
         assert [sign_in(server, "wrong").status for _ in range(3)] == [403, 403, 429]
@@ -182,7 +182,7 @@ def test_wrong_bearer_tokens_at_any_endpoint_of_the_page_are_limited_and_audited
 
 def test_session_ends_on_token_expiry_idle_timeout_and_eviction() -> None:
     policy = make_policy("127.0.0.1", (), (), read_tokens(f"laptop={SECRET}", "x").require_valid())
-    sessions = PageSessions(policy, None, Quotas(), None)
+    sessions = PageSessions(policy, Quotas())
 
     async def request_of_new_session(seconds: float = 600) -> Request:
         """Begin a session by a token that expires in `seconds`. Return a request with its cookie."""

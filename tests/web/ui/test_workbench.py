@@ -213,7 +213,7 @@ def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path)
 
 def test_server_page_is_read_only_and_compressed(skills: Path) -> None:
     write_skill(skills / "polite-greetings", body="word " * 2_000)
-    with app_serving(skills, page=True) as server:
+    with app_serving(skills, "--ui") as server:
         origin = server.origin
         assert post_status("try", origin, skill="refunds", prompts="y") == 403
         assert post_status("switch", origin, off="refunds") == 403
@@ -237,7 +237,7 @@ def test_skill_view_shows_command_configuration_and_deeplink_of_hosts(skills: Pa
         link = re.search(r'href="vscode:mcp/install\?([^"]*)"', page)
         entry = json.loads(unquote(link[1] if link else ""))
         assert [entry["command"], *entry["args"]] == [*start_command(), "serve", str(skills)]
-    with app_serving(skills, page=True) as server:
+    with app_serving(skills, "--ui") as server:
         page = html.unescape(text_of(get(server, "/ui/skills/refunds")))
         assert (
             f">mcp-skills-server install claude-code --url http://127.0.0.1:{server.port}/mcp" in page
@@ -318,7 +318,7 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         (copy / "icon.png").write_bytes(PNG)
     bitmap = write_skill(tmp_path / "bitmap", description="Draws bitmaps.\nicon: icon.bmp")
     (bitmap / "icon.bmp").write_bytes(b"BM")
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         page = get(server, "/ui/skills/refunds")
         text = visible_text(page)
         assert "Trigger set: 1 of 3 prompts pass" in text

@@ -183,11 +183,11 @@ def app_serving(
         load(registry, *more)
 
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(os.environ, environment or {}))
         stack.enter_context(patch.object(Registry, "load", load_behind_gate))
         stack.enter_context(patch.object(serve, "settle_after_load"))  # it would freeze the objects of all tests
-        context = _build.make_context("serve", ["--transport", "http", "--port", "0", *map(str, arguments)])
-        server: Server = _build.invoke(stack.enter_context(context))
+        with patch.dict(os.environ, environment or {}):
+            context = _build.make_context("serve", ["--transport", "http", "--port", "0", *map(str, arguments)])
+            server: Server = _build.invoke(stack.enter_context(context))
         assert server.http is not None
         for feature in server.features:
             stack.callback(feature.stop)

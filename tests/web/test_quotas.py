@@ -24,6 +24,8 @@ from web.http_wire import (
     Target,
     bearer_header,
     client,
+    http_serving,
+    patched,
     token_file,
     wait_until,
 )
@@ -110,7 +112,7 @@ def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mo
     quota = "streams = 1\nruntime-sessions = 1\nblob-bytes = 200_000"
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
     with (
-        quota_server(tmp_path, quota, *options) as server,
+        quota_server(tmp_path, quota, *options, serving=http_serving) as server,
         client(server, "modern", token=TOKENS["alpha"]) as alpha,
     ):
         first = alpha.listen(skillsListChanged=True)
@@ -131,7 +133,7 @@ def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) 
     with redis_server(tmp_path / "redis") as redis, ExitStack() as stack:
         quota = "requests-per-minute = 6\n[[quota]]\nwho = ['token:delta']\nrequests-per-minute = 3"
         options = (quota, "--redis", redis.url)
-        servers = [stack.enter_context(quota_server(tmp_path, *options)) for _ in range(2)]
+        servers = [stack.enter_context(quota_server(tmp_path, *options, serving=http_serving)) for _ in range(2)]
         alphas = [client_of(server, "alpha") for server in servers]
         statuses = [send(alphas[number % 2]).status for number in range(8)]
         assert statuses == [200] * 6 + [429] * 2
@@ -151,7 +153,7 @@ def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) 
 
 
 def test_reload_changes_quotas_at_once_unless_the_file_is_broken(tmp_path: Path) -> None:
-    with quota_server(tmp_path, "requests-per-minute = 1\nstreams = 1") as server:
+    with quota_server(tmp_path, "requests-per-minute = 1\nstreams = 1", serving=http_serving) as server:
 
         def reload(quota: str) -> None:
             write_config(tmp_path, quota)
@@ -250,7 +252,7 @@ def test_table_with_who_sets_quotas_of_bytes(
     write_skill(tmp_path / "skills" / "one", large_txt="0123456789abcde\n" * (8 << 16))
     tables = f"{quota} = {small}\n[[quota]]\nwho = ['token:beta', 'group:ci']\n{quota} = {large}"
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
-    with quota_server(tmp_path, tables, *options) as server:
+    with quota_server(tmp_path, tables, *options, serving=http_serving) as server:
         for name, limit in (("alpha", small), ("beta", large), ("gamma", large)):
             use_exactly(server, name, limit)
 
@@ -265,7 +267,7 @@ def test_live_page_counts_as_a_stream_of_its_viewer_and_ends_no_other(tmp_path: 
         return answer.split()[1]
 
     quota = "streams = 1\n[[quota]]\nwho = ['token:alpha']\nstreams = 3"
-    with quota_server(tmp_path, quota, "--ui") as server, ExitStack() as stack:
+    with quota_server(tmp_path, quota, "--ui", serving=http_serving) as server, ExitStack() as stack:
         server.until_ready()
         alpha = stack.enter_context(client(server, "modern", token=TOKENS["alpha"]))
         listening = alpha.listen()
@@ -315,7 +317,8 @@ def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: s
         return caller.call("skills_run_script", session=session, path=f"scripts/{script}.sh")
 
     options += ("--script-folder", str(shared))
-    with quota_server(tmp_path, quota, *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:
+    started = quota_server(tmp_path, quota, *options, serving=http_serving, command=patched(patch))
+    with started as server, ThreadPoolExecutor(1) as pool:
         holding = pool.submit(run, "alpha", "hold")
         wait_until(lambda: (shared / "begun").exists() or holding.done())
         refused = run("alpha", "quick")

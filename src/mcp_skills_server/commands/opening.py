@@ -308,7 +308,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             "there is nothing to serve; give a ROOT, a folder of skills, or --lock FILE"
         )
     opened = open_roots(roots, options, locked=locked, indexed=True, commands=given)
-    opened.lock, opened.given = options.lock, given
+    opened = replace(opened, lock=options.lock, given=given)
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:
             opened.mirrors.fetch()

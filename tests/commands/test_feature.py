@@ -190,7 +190,6 @@ def test_replicas_share_sessions_and_report_their_connection(tmp_path: Path) -> 
         asyncio.run(share_session(one, two))
 
 
-SERVER: Any = SimpleNamespace()
 """A server without attributes: a feature that accepts an invalid option fails on it."""
 
 
@@ -206,7 +205,7 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
     embeddings: str | None, model: str | None, message: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start_embeddings(SERVER.opened.registry, None)
+        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start_embeddings(Registry([]), None)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
 
@@ -274,7 +273,7 @@ def test_unsendable_embeddings_key_is_refused(key: str, monkeypatch: pytest.Monk
     monkeypatch.setenv(KEY_VARIABLE, key)
     with pytest.raises(UsageError, match=KEY_VARIABLE):
         SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start_embeddings(
-            SERVER.opened.registry, None
+            Registry([]), None
         )
 
 

@@ -272,9 +272,7 @@ def test_script_options_become_script_settings(monkeypatch: pytest.MonkeyPatch) 
 def test_unsendable_embeddings_key_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, key)
     with pytest.raises(UsageError, match=KEY_VARIABLE):
-        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start_embeddings(
-            Registry([]), None
-        )
+        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start_embeddings(Registry([]), None)
 
 
 def test_server_searches_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

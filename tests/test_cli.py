@@ -109,13 +109,12 @@ def test_closed_pipe_of_reader_does_not_change_the_exit_code(tmp_path: Path) -> 
     for number in range(300):
         write_skill(tmp_path / f"skill-{number}", description="d" * 900)
     write_skill(tmp_path / "faulty", description="")
-    for words, code in (("list", 0), ("list --format json", 0), ("rules", 0), ("validate", 1)):
-        root = [] if words == "rules" else [tmp_path]
+    for words, code in (("list", 0), ("list --format json", 0), ("validate --rules", 0), ("validate", 1)):
         reading, writing = os.pipe()
         os.close(reading)
         with open(writing, "w") as closed:
             done = subprocess.run(
-                [*COMMAND, *words.split(), *root],
+                [*COMMAND, *words.split(), tmp_path],
                 stdout=closed, stderr=subprocess.PIPE, timeout=DEADLINE, text=True, check=False,
             )  # fmt: skip
         assert (done.returncode, "Traceback" in done.stderr) == (code, False)

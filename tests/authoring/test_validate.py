@@ -442,18 +442,18 @@ def test_every_rule_is_explained() -> None:
     assert EXPLANATIONS.keys() == CODES.keys()
     for code in CODES:
         assert markdown(code).startswith(f"## {code}\n\n") and "Fix: " in markdown(code)
-    listed = invoke("rules").stdout
+    listed = invoke("validate", "--rules").stdout
     assert all(code in listed for code in CODES)
-    assert "A name that differs from its folder" in invoke("rules", "name-mismatch").stdout
-    (found,) = json_of("rules", "hooks")
+    assert "A name that differs from its folder" in invoke("validate", "--explain", "name-mismatch").stdout
+    (found,) = json_of("validate", "--explain", "hooks")
     assert found.keys() == {"code", "severity", "fix", "rule", "what", "why", "example"}
-    assert [each["code"] for each in json_of("rules")] == [*CODES]
-    assert "did you mean name-mismatch?" in refusal("rules", "name-mismach")
-    assert "'rules' lists all" in refusal("rules", "zzzzzz")
+    assert [each["code"] for each in json_of("validate", "--rules")] == [*CODES]
+    assert "did you mean name-mismatch?" in refusal("validate", "--explain", "name-mismach")
+    assert "--rules lists all" in refusal("validate", "--explain", "zzzzzz")
 
 
 def test_schema_accepts_the_fixtures_and_rejects_invalid_frontmatter() -> None:
-    schema = json.loads(invoke("rules", "--schema").stdout)
+    schema = json.loads(invoke("validate", "--schema").stdout)
     assert schema["properties"].keys() == SPECIFIED_FIELDS | HOST_FIELDS.keys() | EXTENSION_FIELDS
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)

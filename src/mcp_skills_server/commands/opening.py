@@ -17,9 +17,9 @@ from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
-    LimitOptions,
     RefreshOptions,
     RootOptions,
+    ScanOptions,
     SignatureOptions,
     WatchOptions,
     cache_folder,
@@ -243,7 +243,7 @@ def _token_of(rule: SourceRules | None) -> str:
 
 
 def _gates(
-    chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: str | None
+    chosen: ScanOptions | SourceRules, keys: Sequence[str], cache_dir: str | None
 ) -> list[Gate]:
     """Return the gates for patterns of skills, and for signatures by one of these keys."""
     gates: list[Gate] = []
@@ -314,7 +314,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             reasons = {problem.skill: problem.message for problem in registry.snapshot.problems}
             reason = reasons.get(unserved[0], "it is not there")
             reason += more_suffix(len(unserved) - 1)
-            hint = "see 'outdated' and 'diff', then 'update', or leave out --frozen"
+            hint = "see 'diff --lock', then 'update', or leave out --frozen"
             raise UsageError(f"{options.lock}: {unserved[0]} cannot be served: {reason}; {hint}")
     return opened
 

@@ -323,7 +323,7 @@ def test_failed_judge_is_reported_in_one_line(skills: Path, line: str, message: 
     assert message in refusal("evaluate", skills, "--cases", file, "--judge", line, *limits)
 
 
-def test_try_ranks_skills_for_one_prompt(skills: Path) -> None:
+def test_prompt_ranks_skills(skills: Path) -> None:
     done = invoke("evaluate", skills, "--prompt", "pay money back")
     assert done.return_value == 0
     assert "refunds" in done.stdout.splitlines()[1] and "money" in done.stdout
@@ -331,9 +331,11 @@ def test_try_ranks_skills_for_one_prompt(skills: Path) -> None:
     for options in ([], ["--format", "json"]):
         assert invoke("evaluate", skills, "--prompt", "xyzzy", *options).return_value == 1
         assert invoke("evaluate", skills, "--prompt", "refunds", *options).return_value == 0
-    assert invoke("evaluate", skills, "--prompt", "refunds").stdout.splitlines()[1].split()[:3] == ["1", "refunds", "name"]
+    named = invoke("evaluate", skills, "--prompt", "refunds").stdout.splitlines()
+    assert named[1].split()[:3] == ["1", "refunds", "name"]
     assert invoke("evaluate", skills, "--prompt", "xyzzy").stdout == "no skill fits 'xyzzy'\n"
-    assert "try takes one or more roots and then a prompt" in refusal("try", "xyzzy")
+    for words in (["--judge", "true"], ["--cases", "x"], ["--format", "junit"]):
+        assert "--prompt shows how skills rank" in refusal("evaluate", skills, "--prompt", "x", *words)
 
 
 def test_context_equals_the_texts_that_a_server_sends() -> None:

@@ -279,7 +279,8 @@ def test_text_is_searched_and_fixed_up_to_1_mib(tmp_path: Path) -> None:
     file = write_skill(tmp_path / "a", other_md="a") / "SKILL.md"
     comment = "<!-- skill-check: ignore[reference-missing] because a build writes it -->"
     head = f"---\nname: a\ndescription: Does a thing when asked.\nlicense: no\n---\n{comment}\n[x](gone.md)\n"
-    words = ("validate", tmp_path, "--max-skill-md", 1 << 21, "--ignore", "body")
+    (tmp_path / "c.toml").write_text(f"max-skill-md = {1 << 21}\n")
+    words = ("validate", tmp_path, "--config", tmp_path / "c.toml", "--ignore", "body")
     # In a larger file the comment and the mention of other.md are not found, and nothing is fixed.
     for size, problems, notes in (
         (1 << 20, [], []),

@@ -203,7 +203,8 @@ def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> No
         assert (exit_code(done), done.stdout) == (0, "")
     assert names_served_frozen(team) == names
     shutil.rmtree(team / "skills" / "refunds")  # which uncovers more/refunds
-    assert run("update", "--check").stdout.splitlines() == ["skills:", "  removed  refunds", "more:", "  added    refunds"]
+    changes = ["skills:", "  removed  refunds", "more:", "  added    refunds"]
+    assert run("update", "--check").stdout.splitlines() == changes
     assert exit_code(run("update")) == 0 and names_served_frozen(team) == names
     write_skill(team / "skills" / "refunds")
     assert "left out: refunds of more" in run("update", "skills").stderr and names_served_frozen(team) == names

@@ -167,12 +167,13 @@ def test_run_gives_the_script_copies_of_named_files(root: Path, tmp_path: Path, 
     for name in ("a.csv", "other/b.csv", "other/a.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"from {name}", encoding="utf-8")
-    words = ("scripts", "run", root, "greet", "scripts/show.py", "--sandbox", sandbox_mode, "--file", tmp_path / "a.csv")
-    done = invoke(*words, "--file", tmp_path / "other/b.csv", "--", "b.csv")
+    words = ("scripts", "run", root, "greet", "scripts/show.py", "--sandbox", sandbox_mode)
+    done = invoke(*words, "--file", tmp_path / "a.csv", "--file", tmp_path / "other/b.csv", "--", "b.csv")
     assert (done.stdout, done.return_value) == ("from other/b.csv\n", 0)
     assert "it made b.csv (17 bytes)" in done.stderr and "a.csv" not in done.stderr
     assert (tmp_path / "other/b.csv").read_text(encoding="utf-8") == "from other/b.csv"
-    assert "same name" in refusal(*words, "--file", tmp_path / "other/a.csv")
+    two = ("--file", tmp_path / "a.csv", "--file", tmp_path / "other/a.csv")
+    assert "same name" in refusal(*words, *two)
 
 
 READER = """
@@ -257,11 +258,11 @@ def test_script_cannot_open_the_file_behind_its_stdin(reader: Path, sandbox_mode
 
 def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    lines = run("scripts", "run", "--help-all").stdout.splitlines()
-    examples = [line.split()[1:] for line in lines if line.startswith("    mcp-skills-server run ")]
+    lines = run("scripts", "run", "--help").stdout.splitlines()
+    examples = [line.split()[1:] for line in lines if line.startswith("    mcp-skills-server scripts run ")]
     assert len(examples) == 2
     for words in examples:
-        words[1:2] = [FIXTURES, "--sandbox", sandbox_mode]
+        words[2:3] = [FIXTURES, "--sandbox", sandbox_mode]
         done = run(*words, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "") and done.stdout
 

@@ -109,8 +109,9 @@ def merge_entries(sources: Iterable[LockedSource]) -> list[LockedSource]:
     for source in sources:
         key = source.given, source.revision
         if key in merged:
-            source = replace(source, skills={**merged[key].skills, **source.skills})
-        merged[key] = source
+            merged[key] = replace(source, skills={**merged[key].skills, **source.skills})
+        else:
+            merged[key] = source
     counts = Counter(given for given, _ in merged)
     return [source for source in merged.values() if source.skills or counts[source.given] == 1]
 

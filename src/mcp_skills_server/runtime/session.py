@@ -244,8 +244,8 @@ class Session(ClosingMixin):
         if call.settings.load_dependencies:
             snapshot = call.runtime.skill_set.snapshot
             skills = [entry.skill for entry in active.values() if entry.loaded in fresh]
-            skills_found, missing = dependencies_of(snapshot, skills)
-            more = [name_of(skill, snapshot) for skill in skills_found if skill.path not in active]
+            needed, missing = dependencies_of(snapshot, skills)
+            more = [name_of(skill, snapshot) for skill in needed if skill.path not in active]
             notes.append(dialect.depends_on(more, missing))
         note = "\n".join(filter(None, notes)) or None
         return self._receipt(active, fresh, client=call.client, note=note)

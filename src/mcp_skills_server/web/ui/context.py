@@ -166,14 +166,14 @@ def file_address(path: str, file: str, view: str = "files") -> str:
 
 def source_name(ctx: Context, root: int) -> str:
     """Return the name of a root: its origin or folder. Only a local page has whole paths."""
-    root_found = ctx.runtime.registry.roots[root]
-    if root_found.origin is not None:
+    served = ctx.runtime.registry.roots[root]
+    if served.origin is not None:
         if ctx.site.is_local:
-            return root_found.origin
-        return identity.shown_origin(root_found.origin)
+            return served.origin
+        return identity.shown_origin(served.origin)
     if ctx.site.is_local:
-        return root_found.shown
-    return os.path.basename(root_found.path) or "folder"
+        return served.shown
+    return os.path.basename(served.path) or "folder"
 
 
 def reason_left_out(ctx: Context, skill: Skill) -> Problem | None:

@@ -199,13 +199,13 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
     if configuration is None:
         return []
     rows: list[_Row] = []
-    for number, (root, rules) in enumerate(configuration.sources.items()):
-        words = [
-            f"{_key(field)}={_text(value, ',')}"
-            for field, value in asdict(rules).items()
-            if value not in (None, (), "")
-        ]
-        text = " ".join([_without_secrets(root), *words])
+    for number, rules in enumerate(configuration.sources.values()):
+        fields = asdict(rules)
+        words = [_without_secrets(fields.pop("root"))]
+        for field, value in fields.items():
+            if value not in (None, (), ""):
+                words.append(f"{_key(field)}={_text(value, ',')}")
+        text = " ".join(words)
         rows.append(_Row("source", configuration.place("source", number), text))
     for number, grant in enumerate(configuration.grants or ()):
         may = ["read", *sorted(grant.may - {"read"})]
@@ -222,12 +222,13 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
 
 def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     """Return the rows of the OAuth issuer. None of its values is a secret."""
-    from mcp_skills_server.commands.config_file import oauth_settings
+    from mcp_skills_server.access.settings import OAuthSettings
 
     configuration: Configuration | None = context.params["config"]
     oauth = None
     if "oauth_issuer" in context.params:
-        oauth = oauth_settings(configuration, context.params)
+        table = configuration and configuration.oauth
+        oauth = OAuthSettings.with_options(table, context.params)
     if oauth is None:
         return []
     origin = "default"

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
-    from mcp_skills_server.commands.config_file import Configuration, SourceRules
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.source_rules import SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.provenance.lock import LockedSource, Pins
     from mcp_skills_server.sources.kinds import Kind

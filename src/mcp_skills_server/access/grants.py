@@ -135,7 +135,7 @@ class Grant:
 
     @classmethod
     def from_table(cls, values: Mapping[str, Any]) -> Grant:
-        """Return the grant of a table; see `FromTable`."""
+        """Return the grant of a table with these values, or raise ContradictionError."""
         grant = cls(values["who"], values["skills"], frozenset(values.get("may", ())))
         if "admin" in grant.may and not grant.covers_all:
             what = "admin is about all skills, and this grant is about some"

@@ -43,7 +43,7 @@ class QuotaTable:
 
     @classmethod
     def from_table(cls, values: Mapping[str, Any]) -> QuotaTable:
-        """Return the limits of a table; see `FromTable`."""
+        """Return the limits of a table with these values, or raise ContradictionError."""
         limits = dict(values)
         table = cls(limits.pop("who", ()), limits)
         if table.who and _FAILURES in limits:

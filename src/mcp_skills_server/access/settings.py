@@ -100,7 +100,7 @@ class OAuthSettings:
 
     @classmethod
     def from_table(cls, values: Mapping[str, Any]) -> OAuthSettings:
-        """Return the settings of a table; see `FromTable`."""
+        """Return the settings of a table with these values, or raise ContradictionError."""
         audience = values["audience"]
         if "resource" not in values and not is_secure(audience):
             hint = f'add resource = "{_ENDPOINT}"'
@@ -116,34 +116,26 @@ class OAuthSettings:
         Raises:
             UsageError: an option has an invalid value, or an issuer or an audience is missing.
         """
-        given: dict[str, str] = {}
-        if table is not None:
-            given |= {"issuer": table.issuer, "audience": table.audience}
-            if table.resource != table.audience:
-                given["resource"] = table.resource
         options = {key: values[f"oauth_{key}"] for key in ("issuer", "audience", "resource")}
-        options = {key: value for key, value in options.items() if value is not None}
-        if not options:
+        given = {key: value for key, value in options.items() if value is not None}
+        if not given:
             return table
-        given |= options
         for key in ("issuer", "audience"):
-            if key not in given:
+            if table is None and key not in given:
                 raise UsageError(f"--oauth-{key} is missing; give it too, or a table [oauth]")
-        for key, value in options.items():
+        for key, value in given.items():
             known = cls.TABLE.keys[key]
             try:
                 known.read(value)
             except WrongValueError as error:
                 raise UsageError(f"--oauth-{key}: {error}; give {known.takes}") from None
-        try:
-            made = cls.from_table(given)
-        except ContradictionError:
-            raise UsageError(
-                f"--oauth-audience {_NO_RESOURCE}; give --oauth-resource too"
-            ) from None
-        if table is None:
-            return made
-        return replace(table, issuer=made.issuer, audience=made.audience, resource=made.resource)
+        audience = given.get("audience")
+        if audience and (table is None or table.resource == table.audience):
+            given.setdefault("resource", audience)
+            if not is_secure(given["resource"]):
+                hint = "give --oauth-resource too"
+                raise UsageError(f"--oauth-audience {_NO_RESOURCE}; {hint}")
+        return cls(**given) if table is None else replace(table, **given)
 
     @property
     def requested_scopes(self) -> tuple[str, ...]:

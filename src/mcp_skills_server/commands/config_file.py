@@ -27,7 +27,7 @@ from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import keys, printable
 from mcp_skills_server.model.decoding import load_toml
-from mcp_skills_server.model.keys import ContradictionError, FromTable, Key, WrongValueError
+from mcp_skills_server.model.keys import ContradictionError, Key, WrongValueError
 from mcp_skills_server.sources.kinds import kind_of
 
 READERS: Final = ("serve", "rpc", "acp")
@@ -35,12 +35,13 @@ READERS: Final = ("serve", "rpc", "acp")
 _MAX_BYTES: Final = 1 << 20
 _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
-_TABLES: Final[Mapping[str, type[FromTable]]] = {
+_TABLES: Final[Mapping[str, type[SourceRules | Grant | OAuthSettings | QuotaTable]]] = {
     "source": SourceRules,
     "grant": Grant,
     "oauth": OAuthSettings,
     "quota": QuotaTable,
 }
+"""The settings that are built from each table."""
 
 _Place: TypeAlias = "tuple[str | int, ...]"
 

@@ -51,7 +51,7 @@ class SourceRules:
 
     @classmethod
     def from_table(cls, values: Mapping[str, Any]) -> SourceRules:
-        """Return the rules of a table; see `FromTable`. Paths are as in the file."""
+        """Return the rules of a table with these values, or raise ContradictionError."""
         fields = keys.fields_of(values, "refresh")
         rules = cls(fields.pop("from"), **fields)
         kind, hint = kind_of(rules.root), "leave it out"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.errors import SkillsServerError
 
@@ -73,21 +73,6 @@ class Table(NamedTuple):
     """The hint for a value that is no table."""
     least: int = 0
     is_single: bool = False
-
-
-class FromTable(Protocol):
-    """Settings that are built from a table."""
-
-    TABLE: ClassVar[Table]
-
-    @classmethod
-    def from_table(cls, values: Mapping[str, Any]) -> Any:
-        """Return the settings of a table with these valid values by key.
-
-        Raises:
-            ContradictionError: the values contradict each other.
-        """
-        ...
 
 
 def fields_of(values: Mapping[str, Any], *seconds: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
@@ -127,28 +127,14 @@ def grants(options: GrantsOptions, who: str) -> None:
         served.mirrors.fetch()
     registry.load()
     paths = registry.snapshot.paths(Standing.LENIENT)
-    decided: list[dict[str, Any]] = []
-    for path in paths:
-        why = [(grant, where) for grant, where in given if grant.covers(path)]
-        if why:
-            granted = {"read"}.union(*(grant.may for grant, _ in why))
-            may = [right for right in MAY if right in granted]
-            by = [_reason(grant, path, names, where) for grant, where in why]
-            decided.append({"skill": path, "may": may, "grants": by})
+    decided = [row for path in paths if (row := _decision(path, given, names))]
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
         withheld = len(paths) - len(decided)
         say_json({"who": who, "groups": groups, "skills": decided, "withheld": withheld})
         return
-    rows: list[tuple[str, ...]] = []
-    for row in decided:
-        skill, may = str(row["skill"]), ",".join(row["may"])
-        for reason in row["grants"]:
-            whom, patterns = (",".join(reason[key]) for key in ("who", "patterns"))
-            rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
-            skill = may = ""
     if decided:
-        say_table(("SKILL", "MAY", "WHY"), rows)
+        _say_decisions(decided)
     of = ""
     if groups and not who.startswith("group:"):
         of = f" of {', '.join(groups)}"
@@ -176,6 +162,30 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         names = listed(sorted(known)) or "none"
         raise UsageError(f"there is no token {quoted(name)}; there are: {names}")
     return known[name].admission.principal
+
+
+def _say_decisions(decided: Sequence[Mapping[str, Any]]) -> None:
+    rows: list[tuple[str, ...]] = []
+    for row in decided:
+        skill, may = str(row["skill"]), ",".join(row["may"])
+        for reason in row["grants"]:
+            whom, patterns = (",".join(reason[key]) for key in ("who", "patterns"))
+            rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
+            skill = may = ""
+    say_table(("SKILL", "MAY", "WHY"), rows)
+
+
+def _decision(
+    path: str, given: Sequence[tuple[Grant, str]], names: Collection[str]
+) -> dict[str, Any] | None:
+    """Return what these grants, each with its place, permit on a skill; None for nothing."""
+    why = [(grant, where) for grant, where in given if grant.covers(path)]
+    if not why:
+        return None
+    granted = {"read"}.union(*(grant.may for grant, _ in why))
+    may = [right for right in MAY if right in granted]
+    by = [_reason(grant, path, names, where) for grant, where in why]
+    return {"skill": path, "may": may, "grants": by}
 
 
 def _reason(grant: Grant, path: str, names: Collection[str], where: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -296,17 +296,13 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     over = options.budget is not None and total > options.budget
     names = {part: [offer.name for offer in offers] for part, offers in parts.items()}
     if options.form == "json":
-        unasked, loaded = (
-            [text._asdict() | {"tokens": count(text.text)} for text in texts]
-            for texts in (shown, brought)
-        )
         say_json(
             {
                 "host": options.context_host,
                 "version": host.version,
                 "figures": [dict(zip(_COLUMNS, row, strict=True)) for row in host.figures()],
-                "unasked": unasked,
-                "loaded": loaded,
+                "unasked": _with_tokens(shown, count),
+                "loaded": _with_tokens(brought, count),
                 "skills": names,
                 "tokens": total,
                 "token_rule": rule,
@@ -315,12 +311,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         )
         return int(over)
     for part in (*shown, *brought):
-        cut = ""
-        if part.cut_characters:
-            cut = f"; the host leaves out {part.cut_characters:,} characters"
-        say(f"=== {part.title}: {len(part.text):,} characters, {count(part.text):,} tokens{cut}")
-        say_lines(part.text)
-        say("")
+        _say_text(part, count(part.text))
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
     whole, less, absent = (f"{len(part):,}" for part in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
@@ -328,3 +319,18 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     if over:
         remark(f"{total:,} tokens are more than the budget of {options.budget:,}")
     return int(over)
+
+
+def _with_tokens(
+    texts: Sequence[contexts.ShownText], count: Callable[[str], int]
+) -> list[dict[str, Any]]:
+    return [text._asdict() | {"tokens": count(text.text)} for text in texts]
+
+
+def _say_text(part: contexts.ShownText, tokens: int) -> None:
+    cut = ""
+    if part.cut_characters:
+        cut = f"; the host leaves out {part.cut_characters:,} characters"
+    say(f"=== {part.title}: {len(part.text):,} characters, {tokens:,} tokens{cut}")
+    say_lines(part.text)
+    say("")

@@ -22,14 +22,13 @@ from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import Standing
 from mcp_skills_server.provenance import lock as lock_file
-from mcp_skills_server.provenance.difference import Difference
+from mcp_skills_server.provenance.difference import Difference, compare
 from mcp_skills_server.provenance.lock import LockedSource
 from mcp_skills_server.provenance.updates import (
     KINDS,
     SourceChange,
     SourceOffer,
     compare_sources,
-    differences,
     merge_entries,
     without_hidden,
 )
@@ -177,7 +176,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> int:
     chosen = _named(changes, names, options.lock)
     is_new = any(change.kinds for change in chosen)
     if options.form == "json":
-        say_json([change.as_json() for change in chosen])
+        say_json([_as_json(change) for change in chosen])
     elif is_new:
         _say_changes(chosen)
     else:
@@ -212,6 +211,12 @@ def _named(
             kinds = {path: kind for path, kind in kinds.items() if path in wanted}
         chosen.append(change._replace(kinds=kinds))
     return chosen
+
+
+def _as_json(change: SourceChange) -> dict[str, object]:
+    revisions = {"locked": change.source.revision, "newest": change.newest.revision}
+    paths = {kind: change.paths(kind) for kind in KINDS}
+    return {"from": change.source.given, **revisions, **paths}
 
 
 def _say_changes(changes: Iterable[SourceChange]) -> None:
@@ -262,7 +267,7 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
         shown = chain.from_iterable(_differences_since(change, options) for change in changes)
     elif len(pair) == 2:
         (before,), (after,) = (_open_sources([source], options, commands=pair) for source in pair)
-        shown = differences(before, after, before.skills.keys() | after.skills.keys())
+        shown = _between(before, after, before.skills.keys() | after.skills.keys())
     else:
         raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
     is_different = False
@@ -279,10 +284,21 @@ def _differences_since(change: SourceChange, options: SignedRootOptions) -> Iter
     source, kinds = change.source, change.kinds
     if kinds and kind_of(source.given).keeps_history:
         (before,) = _open_sources([source.given], options, source.revision)
-        yield from differences(before, change.offer, kinds)
+        yield from _between(before, change.offer, kinds)
         return
     for skill, kind in kinds.items():
         if kind == "added":
-            yield from differences(None, change.offer, [skill])
+            yield from _between(None, change.offer, [skill])
         else:
             yield Difference(skill, kind, (), ("the source no longer has the locked text",))
+
+
+def _between(
+    before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]
+) -> Iterable[Difference]:
+    """Yield the differences of the skills at these paths between two moments of a source."""
+    for path in sorted(paths):
+        old = before.files(path) if before is not None else None
+        difference = compare(path, old, after.files(path))
+        if difference is not None:
+            yield difference

@@ -83,18 +83,13 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
 
     \b
     Examples:
-      mcp-skills-server publish ~/skills --output ./public
       mcp-skills-server publish ~/skills --output ./public --base-url https://cdn.example.com
       mcp-skills-server publish ~/skills --output ./public --headers --check
     """
     output = options.output
     _check_base(options.base_url)
     registry = make_registry(roots, options, indexed=True)
-    real = os.path.realpath(output)
-    for root in registry.roots:
-        if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
-            hint = "give a folder outside of it"
-            raise UsageError(f"--output {printable(output)} lies in {root.shown}; {hint}")
+    _check_output(output, registry)
     if sys.stderr.isatty():
         remark("reading the skills")
     registry.load()
@@ -118,18 +113,25 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     _report_left_out(left_out, "not published")
     for path, reason in edition.left_out_0_1:
         remark(f"{path}: published only by discovery 0.2.0: {reason}")
-    shown = printable(output)
+    shown, changed = printable(output), plural(len(differences), "file")
     if options.check:
         for difference in differences:
             say(str(difference))
-        state = "current"
-        if differences:
-            state = f"not current: {plural(len(differences), 'file')} to change"
+        state = f"not current: {changed} to change" if differences else "current"
         remark(f"{shown} is {state}")
         return int(bool(differences or (left_out and not options.allow_partial)))
-    done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
+    done = f"{changed} changed" if differences else "nothing to change"
     remark(f"published {plural(len(edition.skills), 'skill')} in {shown}, {done}")
     return 0
+
+
+def _check_output(output: str, registry: Registry) -> None:
+    """Refuse an output folder that lies in a root."""
+    real = os.path.realpath(output)
+    for root in registry.roots:
+        if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
+            hint = "give a folder outside of it"
+            raise UsageError(f"--output {printable(output)} lies in {root.shown}; {hint}")
 
 
 def _unfetched(registry: Registry) -> list[tuple[str, str]]:

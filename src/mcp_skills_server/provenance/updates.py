@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill
-from mcp_skills_server.provenance.difference import Difference, Files, compare
+from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.provenance.lock import LockedSource, is_pinned_elsewhere
 
 Kind: TypeAlias = Literal["changed", "added", "removed"]
@@ -49,12 +49,6 @@ class SourceChange(NamedTuple):
     def paths(self, kind: Kind) -> list[str]:
         """Return the paths of the skills with this kind of change."""
         return [path for path, known in self.kinds.items() if known == kind]
-
-    def as_json(self) -> dict[str, object]:
-        """Return the change as `update --format json` prints it."""
-        revisions = {"locked": self.source.revision, "newest": self.newest.revision}
-        changes = {kind: self.paths(kind) for kind in KINDS}
-        return {"from": self.source.given, **revisions, **changes}
 
     def entries(self, chosen: Collection[str], *, keeps_history: bool) -> list[LockedSource]:
         """Return the entries of the source once the skills at the `chosen` paths are updated.
@@ -134,14 +128,3 @@ def without_hidden(sources: Iterable[LockedSource]) -> tuple[list[LockedSource],
                 hidden.append(f"{path} of {source.given}, which is hidden by that of {owner}")
         kept.append(replace(source, skills=skills))
     return kept, hidden
-
-
-def differences(
-    before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]
-) -> Iterator[Difference]:
-    """Yield the differences of the skills at these paths between two moments of a source."""
-    for path in sorted(paths):
-        old = before.files(path) if before is not None else None
-        difference = compare(path, old, after.files(path))
-        if difference is not None:
-            yield difference

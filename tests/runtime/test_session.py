@@ -30,6 +30,7 @@ from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Standing
 from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.scripts.runner import RunRequest
 from mcp_skills_server.runtime.scripts.workspace import Workspace
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
@@ -494,7 +495,9 @@ async def test_run_script_is_absent_and_refused_by_default(session: Session) -> 
 
 
 @pytest.mark.requirement("RT-18", "RT-19")
-async def test_run_script_passes_arguments_on(script_session: Session, scripts: FakeScripts) -> None:
+async def test_run_script_passes_arguments_on(
+    script_session: Session, scripts: FakeScripts, registry: Registry
+) -> None:
     assert "skills_run_script" in [tool["name"] for tool in script_session.tools()]
     assert "skills_run_script" in await error_of(script_session, "unknown")
     await call_tool(script_session, "skills_load", names=["pdf-processing"])
@@ -503,18 +506,17 @@ async def test_run_script_passes_arguments_on(script_session: Session, scripts: 
     async def progress(seconds: float) -> None:
         reported.append(seconds)
 
-    given = {"args": ["--in", "a b"], "env": {"KEY": "v"}, "workdir": "out", "timeout_s": 2.5}
+    given: dict[str, Any] = {"args": ["--in", "a b"], "env": {"KEY": "v"}, "workdir": "out", "timeout_s": 2.5}
     arguments = {"path": "./scripts/extract.py", **given}
     result: Any = await script_session.call("skills.run_script", arguments, progress=progress)
     assert result["structuredContent"]["stdout"] == "print('extracted')\n"
     await call_tool(script_session, "skills_run_script", path="scripts/extract.py")
     full, default = scripts.runs
-    assert full.skill.path == "pdf-processing"
-    assert full.path == "scripts/extract.py"
+    skill = registry.snapshot.skills["pdf-processing"]
+    assert full.request == RunRequest(skill=skill, path="scripts/extract.py", **given)
     assert full.workspace == scripts.workspaces[0]
-    assert full.options == {**given, "progress": progress, "owner": None, "permissions": None}
     assert reported == [1.0]
-    assert default.options == {**dict.fromkeys(full.options), "args": (), "workdir": "."}
+    assert default.request == RunRequest(skill=skill, path="scripts/extract.py")
 
 
 @pytest.mark.requirement("RT-15", "RT-16", "RT-18", "X-29", "X-30")
@@ -537,7 +539,7 @@ async def test_only_script_of_loaded_skill_is_run(script_session: Session, scrip
     assert scripts.workspaces == []
     await call_tool(script_session, "skills_load", names=["data-analysis", "refunds"])
     await call_tool(script_session, "skills_run_script", path="scripts/plot.sh", skill="data-analysis")
-    assert [run.skill.name for run in scripts.runs] == ["data-analysis"]
+    assert [run.request.skill.name for run in scripts.runs] == ["data-analysis"]
 
 
 async def test_session_has_one_work_directory_until_close(

@@ -277,12 +277,12 @@ def make_http_app(server: Server, http: HttpServices) -> HttpApp:
     sessions = HttpSessions(
         partial(McpSession, attachment, era=eras.LEGACY), options.max_sessions, options.session_idle
     )
-    server.load.usage |= {
-        "sessions": lambda: sessions.usage,
-        "streams": lambda: attachment.notifier.usage,
-        "tool_sessions": lambda: attachment.sessions.usage,
-        "cache_bytes": lambda: Occupancy(views.parts.weight(), views.parts.most),
-    }
+    server.load.usage.update(
+        sessions=lambda: sessions.usage,
+        streams=lambda: attachment.notifier.usage,
+        tool_sessions=lambda: attachment.sessions.usage,
+        cache_bytes=lambda: Occupancy(views.parts.weight(), views.parts.most),
+    )
     endpoint = None
     if not server.feature(Publishing).publish_only:
         endpoint = McpEndpoint(

@@ -325,24 +325,25 @@ class Session(ClosingMixin):
     ) -> ToolResult:
         skill = self._find_active(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(dialect.scripts_of(skill)), dialect.SCRIPTS)
+        from mcp_skills_server.runtime.scripts.runner import RunRequest  # loaded with `scripts`
+
         await scripts.ready()
         if self._workspace is None:
             self._workspace = scripts.workspace()
         self.scripts_at = THIS_PROCESS
         events.record_mentions([skill])
         self.loaded.mark_used(skill.path)
-        outcome = await scripts.run(
-            skill,
-            path,
-            self._workspace,
+        request = RunRequest(
+            skill=skill,
+            path=path,
             args=given.get("args", ()),
-            env=given.get("env"),
+            env=given.get("env", {}),
             workdir=given.get("workdir", "."),
             timeout_s=given.get("timeout_s"),
-            progress=call.progress,
             owner=call.owner,
             permissions=view.skill_set.permissions,
         )
+        outcome = await scripts.run(request, self._workspace, call.progress)
         return dialect.script_result(outcome.as_json())
 
     # Helpers of the tools

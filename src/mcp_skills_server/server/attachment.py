@@ -68,6 +68,7 @@ class Attachment:
         sessions: Callable[[Runtime], Sessions] = Sessions,
         views: Views | None = None,
         recent: RecentNotifications | None = None,
+        relays: bool = False,
     ) -> None:
         self.registry = registry
         self.views = views or Views(registry)
@@ -91,7 +92,9 @@ class Attachment:
             self.handlers["prompts/list"] = prompts.list_prompts
             root_dir = self.sessions.runtime.whole.briefing.root_dir
             self.handlers["prompts/get"] = partial(prompts.get_prompt, root_dir=root_dir)
-        self.notifier = Notifier(settings, self.views.permissions, self._notices_between)
+        self.notifier = Notifier(
+            settings, self.views.permissions, self._notices_between, relays=relays
+        )
         self._tools_shown: list[list[dict[str, Json]]] | None = None
         self._watcher = watcher
         self.is_ready = False

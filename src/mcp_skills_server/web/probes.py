@@ -48,14 +48,13 @@ class Drain:
 
     async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
         """Return at shutdown: on SIGTERM after the drain or a second signal, else at once."""
-        if await anext(signals) != signal.SIGTERM or not self._seconds:
-            return
-        self.begun = True
-        logger.info(
-            "shuts down in %g s: still answers requests, but /readyz fails (--drain)", self._seconds
-        )
-        with anyio.move_on_after(self._seconds):
-            await anext(signals)
+        if await anext(signals) == signal.SIGTERM and self._seconds:
+            self.begun = True
+            text = "shuts down in %g s: still answers requests, but /readyz fails (--drain)"
+            logger.info(text, self._seconds)
+            with anyio.move_on_after(self._seconds):
+                await anext(signals)
+        self.is_over = True
 
 
 class Probes:

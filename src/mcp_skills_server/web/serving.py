@@ -237,7 +237,7 @@ async def serve_http(
             async def end_on_signal() -> None:
                 await drain.until_end(signals)
                 app.end_streams()  # before the listener closes
-                drain.is_over = server.should_exit = True
+                server.should_exit = True
 
             tasks.start_soon(end_on_signal)
             # Log only now: a supervisor that reads the line may connect or stop the server.

@@ -160,7 +160,7 @@ async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest
 @pytest.mark.anyio
 async def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ui_changes.HEARTBEAT_S == 30
-    monkeypatch.setattr(live, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(ui_changes, "HEARTBEAT_S", 0.01)
     stream = await started_stream(Live(Streams()), ALL_SKILLS)
     assert [await anext(stream.lines) for _ in range(2)] == [":\n\n"] * 2
     await stream.lines.aclose()

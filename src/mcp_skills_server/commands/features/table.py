@@ -207,9 +207,9 @@ class OAuth(
         Raises:
             UsageError: an option or a key is invalid or missing.
         """
-        from mcp_skills_server.commands.config_file import oauth_settings
+        from mcp_skills_server.access.settings import OAuthSettings
 
-        settings = oauth_settings(configuration, vars(self))
+        settings = OAuthSettings.with_options(configuration and configuration.oauth, vars(self))
         if settings is None:
             return None
         from mcp_skills_server.access.oauth import ResourceServer

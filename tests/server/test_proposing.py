@@ -13,7 +13,8 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.store import ProposalStore
 from proposals.test_intake import manifest
 from server.test_tools import NAMES, error_text, text_of
-from web.http_wire import HttpClient, client, http_serving
+from web.http_wire import HttpClient, client
+from web.in_process import app_serving
 from web.test_grants import ANN, BOB, configure
 from wire import Era, serving, write_skill
 
@@ -79,7 +80,7 @@ def two_clients(folder: Path, *options: str | Path) -> Iterator[tuple[HttpClient
     (folder / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
     (folder / "tokens").chmod(0o600)
     with (
-        http_serving(*options, "--proposals", folder / "kept") as server,
+        app_serving(*options, "--proposals", folder / "kept") as server,
         client(server, "modern", token=ANN) as ann,
         client(server, "modern", token=BOB) as bob,
     ):

@@ -99,12 +99,12 @@ class Response(Stream):
 class App(Target, logging.Handler):
     """An application, and the log of its package."""
 
-    def __init__(self, portal: BlockingPortal, app: HttpApp) -> None:
+    def __init__(self, portal: BlockingPortal, app: HttpApp, port: int) -> None:
         Target.__init__(self)
         logging.Handler.__init__(self)
         self.addFilter(ClientLineRateLimit())
         self._portal, self._app = portal, app
-        self.port = next(_ports)
+        self.port = port or next(_ports)
         self.origin = f"http://127.0.0.1:{self.port}"
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -142,12 +142,12 @@ class App(Target, logging.Handler):
 
 
 @contextmanager
-def running(app: HttpApp) -> Iterator[App]:
+def running(app: HttpApp, port: int = 0) -> Iterator[App]:
     """Run an application in an event loop of its own, and record the log."""
     with ExitStack() as stack:
         stack.callback(_join_search)
         portal = stack.enter_context(start_blocking_portal())
-        opened = App(portal, app)
+        opened = App(portal, app, port)
         APPS[opened.origin] = opened
         stack.callback(APPS.pop, opened.origin)
         logger = logging.getLogger("mcp_skills_server")
@@ -170,9 +170,12 @@ def _build(context: click.Context, options: ServeOptions, *features: Feature, ro
 
 @contextmanager
 def app_serving(
-    *arguments: str | Path, environment: Mapping[str, str] | None = None, gate: threading.Event | None = None
+    *arguments: str | Path,
+    environment: Mapping[str, str] | None = None,
+    ready: bool = True,
+    gate: threading.Event | None = None,
 ) -> Iterator[App]:
-    """Do what `http_serving` does without a process, and wait until the server is ready.
+    """Do what `http_serving` does without a process; wait until the server is `ready`.
 
     With a `gate` the first scan waits for this event, and the server is not ready.
     """
@@ -192,9 +195,9 @@ def app_serving(
         for feature in server.features:
             stack.callback(feature.stop)
         stack.callback(server.opened.stop)
-        app = stack.enter_context(running(serve.make_http_app(server, server.http)))
+        app = stack.enter_context(running(serve.make_http_app(server, server.http), server.options.port))
         server.opened.start(server.options.first_load)
-        if gate is None:
+        if ready and gate is None:
             app.until_ready()
             if "--ui" in arguments:
                 wait_until(lambda: b"checking " not in app.send("GET", "/ui/problems").body, "never checked")

@@ -261,7 +261,7 @@ def test_unauthenticated_crowd_evicts_no_authenticated_client(tmp_path: Path) ->
 @linux
 def test_session_with_open_stream_is_not_evicted(tmp_path: Path) -> None:
     log = tmp_path / "audit.jsonl"
-    with http_serving(FIXTURES, "--max-sessions", "6", "--audit-log", log) as server, ExitStack() as stack:
+    with app_serving(FIXTURES, "--max-sessions", "6", "--audit-log", log) as server, ExitStack() as stack:
 
         def opened(source: str) -> HttpClient:
             return stack.enter_context(client(server, "legacy", source=source))

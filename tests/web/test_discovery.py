@@ -25,7 +25,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.web import discovery
 from tables import each_row
-from web.http_wire import Reply, Target, client, http_serving, wait_until
+from web.http_wire import Reply, Target, client, wait_until
 from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, write_skill
 
@@ -309,7 +309,7 @@ def test_at_most_twenty_unpublished_skills_are_logged(tmp_path: Path) -> None:
 def test_mcp_and_discovery_are_served_together_or_alone(folder: Path) -> None:
     with app_serving(folder) as server, client(server, "modern") as reader:
         assert len(reader.every_skill()) == len(entries(server)) == 2
-    with http_serving(folder, "--no-publish") as server:
+    with app_serving(folder, "--no-publish") as server:
         for path in (INDEX, OLD_INDEX, CARD, CATALOG, ARD):
             assert get(server, path).status == 404, path
     with app_serving(folder, "--publish-only") as server:

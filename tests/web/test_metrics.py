@@ -39,7 +39,7 @@ def text(tmp_path: Path) -> str:
     write_skill(tmp_path / "b", name="torn", description='"')
     tokens = {"MCP_SKILLS_TOKENS": f"ops={SECRET}"}
     with (
-        http_serving(tmp_path, "--metrics", environment=tokens) as server,
+        app_serving(tmp_path, "--metrics", environment=tokens) as server,
         client(server, "modern", token=SECRET) as reader,
     ):
         reader.request("skills/list")

@@ -154,7 +154,7 @@ def html_of(server: Target, token: str, view: str) -> str:
 
 def test_no_view_contains_withheld_skills_or_paths_of_the_disk(folder: Path) -> None:
     usage = f"sqlite:{folder / 'usage.db'}"
-    with page_serving("--config", folder / "c.toml", "--usage", usage) as server:
+    with app_serving("--config", folder / "c.toml", "--usage", usage, "--ui") as server:
         assert skill_paths(html_of(server, BOB, "")) == ["outer", "tea"]
         assert len(skill_paths(html_of(server, ANN, ""))) == 5
         assert "shadowed" in visible_text(html_of(server, ANN, "problems"))

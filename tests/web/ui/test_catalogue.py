@@ -22,7 +22,7 @@ from mcp_skills_server.web.ui.pages import catalogue, problems, tools, triggers
 from runtime.embeddings import tiny
 from web.http_wire import Server, client, wait_until
 from web.in_process import app_serving
-from web.ui.serving import get, make_context, page_serving, render_view, skill_paths, text_of, visible_text
+from web.ui.serving import get, make_context, render_view, skill_paths, text_of, visible_text
 from wire import FIXTURES, write_skill
 
 
@@ -69,7 +69,7 @@ def test_catalogue_searches_by_meaning_with_embeddings(tmp_path: Path) -> None:
     write_skill(tmp_path / "alpha", description="All about an automobile")
     with tiny.endpoint() as models:
         options = ("--embeddings", models.url, "--embeddings-model", "tiny")
-        with page_serving(tmp_path, *options) as server:
+        with app_serving(tmp_path, *options, "--ui") as server:
             wait_until(lambda: listed_paths(server, "?q=driving+a+lorry") == ["alpha"])
 
 

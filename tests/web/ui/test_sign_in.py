@@ -167,7 +167,7 @@ def test_wrong_bearer_tokens_at_any_endpoint_of_the_page_are_limited_and_audited
     config, audit = tmp_path / "c.toml", tmp_path / "audit.jsonl"
     config.write_text("[quota]\nfailed-authentications-per-minute = 2\n")
     for method, path in (("GET", "/ui/"), ("GET", "/ui/sign-in"), ("POST", "/ui/try"), ("GET", "/ui/no-such")):
-        with page_serving(skills, "--config", config, "--audit-log", audit, environment=TOKENS) as server:
+        with app_serving(skills, "--ui", "--config", config, "--audit-log", audit, environment=TOKENS) as server:
             own = {"Origin": f"http://127.0.0.1:{server.port}"}
             wrong = [
                 server.send(method, path, b"", own | bearer_header(f"wrong-{number}")).status for number in range(5)
@@ -231,7 +231,9 @@ def test_oauth_sign_in_uses_pkce_and_state_bound_to_browser(tmp_path: Path, skil
     with ExitStack() as stack:
         with authorization_server() as issuer:
             register_page(issuer)
-            server = stack.enter_context(page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url)))
+            server = stack.enter_context(
+                app_serving(skills, "--ui", "--config", oauth_configuration(tmp_path, issuer.url))
+            )
             assert "Sign in at" in visible_text(get(server, "/ui/sign-in"))
             begun = get(server, "/ui/oauth/begin")
             authorization_url = begun.headers["Location"] or ""
@@ -265,7 +267,7 @@ def test_oauth_sign_in_uses_pkce_and_state_bound_to_browser(tmp_path: Path, skil
 def test_cross_site_requests_do_not_consume_the_sign_in_rate_limit(tmp_path: Path, skills: Path) -> None:
     with authorization_server() as issuer:
         quota = 'ui-client-id = "page"\n[quota]\nfailed-authentications-per-minute = 4'
-        with page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url, quota)) as server:
+        with app_serving(skills, "--ui", "--config", oauth_configuration(tmp_path, issuer.url, quota)) as server:
             image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
             for path in ("/ui/oauth/begin", "/ui/oauth/callback?state=x&code=y", "/ui/enter?once=x", "/metrics"):
                 for _ in range(8):
@@ -282,7 +284,7 @@ def test_cross_site_requests_do_not_consume_the_sign_in_rate_limit(tmp_path: Pat
 def test_page_without_client_id_accepts_bearer_tokens_only(tmp_path: Path, skills: Path) -> None:
     with (
         authorization_server() as issuer,
-        page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url, "")) as server,
+        app_serving(skills, "--ui", "--config", oauth_configuration(tmp_path, issuer.url, "")) as server,
     ):
         assert get(server, "/ui/oauth/begin").status == 404 and get(server, "/ui/").status == 303
         token = issuer.token("https://skills.example/mcp", [])

@@ -143,7 +143,7 @@ def test_path_traversal_is_refused(skills: Path) -> None:
 
 def test_change_is_shown_as_diff_and_recorded_as_read(tmp_path: Path) -> None:
     directory, audit = write_skill(tmp_path / "a", body="# One\n\nfirst line\n"), tmp_path / "audit.jsonl"
-    with page_serving(tmp_path, "--audit-log", audit) as server:
+    with app_serving(tmp_path, "--ui", "--audit-log", audit) as server:
         assert "It has not changed." in visible_text(html_of(server, "/ui/history/a"))
         assert audit.read_bytes() == b"", "nothing of the skill was sent"
         write_skill(directory, body="# One\n\nsecond <b>line\n", scripts__more_py="new\n")

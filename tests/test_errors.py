@@ -9,7 +9,7 @@ import pkgutil
 import mcp_skills_server
 from mcp_skills_server import errors
 from mcp_skills_server.errors import (
-    MOST_ECHOED,
+    MAX_ECHOED,
     NotServedError,
     SkillsServerError,
     StaleFileError,
@@ -56,7 +56,7 @@ def test_twenty_names_are_listed_and_the_rest_counted(count: int, end: str) -> N
 
 @each_row("more", [-1, 0, 1, 10_000])
 def test_quoted_text_is_clipped(more: int) -> None:
-    text = "x" * (MOST_ECHOED + more)
+    text = "x" * (MAX_ECHOED + more)
     message = clipped(text)
     assert len(message) == min(len(text), 200) and (message == text) is (more <= 0)
     assert text.startswith(message.removesuffix("..."))

@@ -102,7 +102,7 @@ BUDGETS = {
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
 OVER = {"catalog": 4_600, "format": 3_410, "validation": 2_260}
 """Lines of packages that exceed their budgets and may not grow. `validation` has the rules of safety (issue 52)."""
-MOST_LINES = 58_180
+MAX_LINES = 58_180
 """Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim."""
 
 
@@ -120,7 +120,7 @@ def test_no_package_exceeds_its_budget(capsys: pytest.CaptureFixture[str]) -> No
         print(f"\nlines of src: {total:,}; over budget: {', '.join(over) or 'none'}")
     most = {name: OVER.get(name, round(budget * 1.1)) for name, budget in BUDGETS.items()}
     assert {name: count for name, count in lines.items() if count > most[name]} == {}
-    assert total <= MOST_LINES
+    assert total <= MAX_LINES
 
 
 def test_class_names_are_unique() -> None:
@@ -282,3 +282,24 @@ IDIOMS = re.compile(r"\b(room|rooms|house|laws?|mend(?:s|ed)?|told|wish(?:es)?|i
 def test_source_has_no_listed_idiom() -> None:
     found = {module: IDIOMS.findall((SOURCE / module).read_text(encoding="utf-8")) for module in MODULES}
     assert {module: words for module, words in found.items() if words} == {}
+
+
+VAGUE_NAMES = {"each": 3, "found": 7, "place": 6}
+"""Bindings of names that say nothing, which may only become fewer: a loop variable is the noun, a result what it is."""
+
+
+def test_vague_names_only_become_fewer() -> None:
+    bound: dict[str, int] = dict.fromkeys(VAGUE_NAMES, 0)
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name = node.id
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                name = node.name
+            else:
+                continue
+            if name in bound:
+                bound[name] += 1
+    assert bound == VAGUE_NAMES

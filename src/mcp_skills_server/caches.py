@@ -48,7 +48,7 @@ class LruCache(Generic[_K, _V]):
                     total -= self._weigh(gone)
                     going.append(gone)
             self._values.move_to_end(key)
-            found = self._values[key]
+            value = self._values[key]
         for gone in going:
             self._close(gone)
-        return found
+        return value

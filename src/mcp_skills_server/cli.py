@@ -69,7 +69,7 @@ HEADINGS: Final = {
     },
 }
 """The commands below each heading of the help, as `module.function` in `commands`."""
-COMMANDS: Final = {name: place for below in HEADINGS.values() for name, place in below.items()}
+COMMANDS: Final = {name: module for below in HEADINGS.values() for name, module in below.items()}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -136,9 +136,9 @@ def _choice(error: click.BadParameter) -> str:
     parameter = error.param
     if parameter is None or not isinstance(parameter.type, click.Choice):
         return ""
-    found = _QUOTED.search(error.message)
+    match = _QUOTED.search(error.message)
     names: Iterable[str] = cast("Iterable[str]", parameter.type.choices)
-    return _hint(found[1], names) if found else ""
+    return _hint(match[1], names) if match else ""
 
 
 def _source_variable(error: click.BadParameter) -> str | None:

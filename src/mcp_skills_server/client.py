@@ -30,9 +30,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ConfigDict
 
 from mcp_skills_server.dialects.listed import (
-    LONGEST_URI,
-    MOST_BYTES,
-    MOST_FILES,
+    MAX_BYTES,
+    MAX_FILES,
+    MAX_URI,
     EntryRefusedError,
     ListedFile,
     ListedSkill,
@@ -58,8 +58,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 Way: TypeAlias = Literal["skills", "resources", "tools"]
 
-_MOST_PAGES: Final = 1_000
-_MOST_SKILLS: Final = 50_000
+_MAX_PAGES: Final = 1_000
+_MAX_SKILLS: Final = 50_000
 _RELISTEN_S: Final = 1.0
 _REST: Final = 4
 """The minimum listing interval relative to a listing's duration: a quarter of the time at most."""
@@ -222,8 +222,8 @@ class SkillsClient:
             MCPError: the server returned an error, or the connection is lost.
             UnprovedError: the list has too many pages or entries.
         """
-        found, self.refused = await getattr(self, f"_list_by_{self.way}")()
-        self._known = {skill.uri: skill for skill in found}
+        skills, self.refused = await getattr(self, f"_list_by_{self.way}")()
+        self._known = {skill.uri: skill for skill in skills}
         return list(self._known.values())
 
     async def get(self, uri: str) -> ListedSkill:
@@ -240,10 +240,10 @@ class SkillsClient:
                 words = f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
                 raise EntryRefusedError(words)
             return skill
-        found = next((skill for skill in await self.list() if skill.uri == uri), None)
-        if found is None:
+        wanted = next((skill for skill in await self.list() if skill.uri == uri), None)
+        if wanted is None:
             raise EntryRefusedError(f"the server has no skill {quoted(uri)}")
-        return found
+        return wanted
 
     async def read(self, skill: ListedSkill, path: str = SKILL_MD) -> bytes:
         """Return a file of a skill, verified by digest, and for SKILL.md also by frontmatter.
@@ -295,8 +295,8 @@ class SkillsClient:
         files: dict[str, tuple[bytes, bool]] = {}
         for path in skill.files:
             files[path] = await self.read(skill, path), False
-            if sum(len(raw) for raw, _ in files.values()) > MOST_BYTES:
-                raise UnprovedError(f"{name}: it has more than {MOST_BYTES >> 20} MiB")
+            if sum(len(raw) for raw, _ in files.values()) > MAX_BYTES:
+                raise UnprovedError(f"{name}: it has more than {MAX_BYTES >> 20} MiB")
         if await to_thread.run_sync(os.path.lexists, target):
             raise UsageError(f"{target}: already exists; remove it, or give another folder")
         try:
@@ -390,12 +390,12 @@ class SkillsClient:
         """Return the items of all pages; UnprovedError if there are too many pages or items."""
         items: list[Any] = []
         page = await self._request(method)
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             items += page.get(key) or ()
             cursor = page.get("nextCursor")
             if cursor is None:
                 return items
-            if len(items) > _MOST_SKILLS:
+            if len(items) > _MAX_SKILLS:
                 break
             page = await self._request(method, cursor=cursor)
         raise UnprovedError(f"{method} does not end: {len(items):,} entries so far")
@@ -413,11 +413,11 @@ class SkillsClient:
     async def _list_by_resources(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
         """Return a skill for each resource named SKILL.md, with files from below its folder."""
         listed = await self._pages("resources/list", "resources")
-        resources = {str(each["uri"]): each for each in listed if "uri" in each}
-        found = {
+        resources = {str(resource["uri"]): resource for resource in listed if "uri" in resource}
+        own = {
             uri.removesuffix(SKILL_MD): dict[str, ListedFile]()
             for uri in resources
-            if uri.endswith(f"/{SKILL_MD}") and len(uri) <= LONGEST_URI
+            if uri.endswith(f"/{SKILL_MD}") and len(uri) <= MAX_URI
         }
         refused: dict[str, str] = {}
         for uri in resources:
@@ -426,13 +426,13 @@ class SkillsClient:
                 base = base.rstrip("/").rpartition("/")[0] + "/"
                 if len(base) < 2:
                     break
-                if base in found and len(found[base]) < MOST_FILES:
+                if base in own and len(own[base]) < MAX_FILES:
                     try:
-                        found[base][path_below(base, uri)] = ListedFile(uri)
+                        own[base][path_below(base, uri)] = ListedFile(uri)
                     except EntryRefusedError as error:
                         refused[base] = str(error)
         skills: list[ListedSkill] = []
-        for base, files in found.items():
+        for base, files in own.items():
             if base not in refused:
                 described = str(resources[base + SKILL_MD].get("description") or "")
                 skills.append(ListedSkill(base.split("/")[-2], described, base + SKILL_MD, files))
@@ -441,13 +441,13 @@ class SkillsClient:
     async def _list_by_tools(self) -> tuple[list[ListedSkill], tuple[str, ...]]:
         skills: list[ListedSkill] = []
         given: dict[str, Any] = {}
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await self._call("skills_list", given)
-            for each in page.get("skills") or ():
-                if "name" not in each:
+            for entry in page.get("skills") or ():
+                if "name" not in entry:
                     raise UnprovedError("the server's tool skills_list returned an invalid result")
-                name, described = str(each["name"]), str(each.get("description") or "")
-                uri = str(each.get("location") or f"{name}/{SKILL_MD}")
+                name, described = str(entry["name"]), str(entry.get("description") or "")
+                uri = str(entry.get("location") or f"{name}/{SKILL_MD}")
                 skills.append(ListedSkill(name, described, uri, None))
             if not page.get("next_after"):
                 break
@@ -474,8 +474,8 @@ class SkillsClient:
         result = await self._session.call_tool("skills_read", given)
         texts = [block.text for block in result.content if isinstance(block, types.TextContent)]
         if result.is_error or len(texts) != 1:
-            place = f"{quoted(path)} of {quoted(skill.name)}"
-            raise UnprovedError(f"{place}: the server's tools cannot read it")
+            what = f"{quoted(path)} of {quoted(skill.name)}"
+            raise UnprovedError(f"{what}: the server's tools cannot read it")
         return texts[0].encode()
 
     async def _call(self, tool: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -241,11 +241,13 @@ def standing(problems: Iterable[Problem]) -> Standing:
 
 def counted_reasons(problems: Iterable[Iterable[Problem]]) -> str:
     """Return the most frequent codes that exclude skills from listings, with their counts."""
-    found = (unlisting_problem(each) for each in problems)
-    counts = Counter(each.code for each in found if each is not None)
+    reasons = (unlisting_problem(problem) for problem in problems)
+    counts = Counter(problem.code for problem in reasons if problem is not None)
     return listed([f"{code} ({count:,})" for code, count in counts.most_common()], _REASONS_NAMED)
 
 
 def unlisting_problem(problems: Iterable[Problem]) -> Problem | None:
     """Return the first problem that excludes a skill from listings, or None."""
-    return next((each for each in problems if CODES[each.code].allows < Standing.VALID), None)
+    return next(
+        (problem for problem in problems if CODES[problem.code].allows < Standing.VALID), None
+    )

@@ -55,16 +55,16 @@ def sync_path(path: str | os.PathLike[str]) -> None:
         sync_paths([os.fspath(path)])
 
 
-def untrusted_reason(found: os.stat_result) -> str:
+def untrusted_reason(status: os.stat_result) -> str:
     """Return why other users may have written a file or folder, for a message; "" if they cannot.
 
     On Windows, with access lists instead of modes, all files are trusted.
     """
     if sys.platform == "win32":
         return ""
-    if found.st_uid not in {0, os.geteuid()}:
+    if status.st_uid not in {0, os.geteuid()}:
         return "belongs to another user"
-    return "is writable by other users" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+    return "is writable by other users" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def sync_paths(paths: Collection[str]) -> None:
@@ -117,10 +117,10 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
     ours = re.compile(rf"\.{re.escape(path.name)}-[a-z0-9_]{{8}}\.new")
     with suppress(OSError):
         for left in filter(ours.fullmatch, os.listdir(path.parent)):
-            place = path.parent / left
+            temporary = path.parent / left
             with suppress(OSError):
-                if place.lstat().st_mtime < now - _LEFT_S:
-                    place.unlink()
+                if temporary.lstat().st_mtime < now - _LEFT_S:
+                    temporary.unlink()
 
 
 def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
@@ -137,11 +137,11 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     made.mkdir()
     try:
         for name, (raw, executable) in files.items():
-            place = made / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(raw)
+            target = made / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(raw)
             if executable:
-                place.chmod(0o755)
+                target.chmod(0o755)
         sync_paths([*map(str, made.rglob("*")), str(made)])
         made.rename(path)
         sync_paths([str(path.parent)])

@@ -11,17 +11,17 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final, cast
 
-MOST_ECHOED: Final = 200
+MAX_ECHOED: Final = 200
 """The most characters of input that an error repeats, which bounds its length."""
-_MOST_LISTED: Final = 20
-_LONGEST_URI: Final = 16_384
+_MAX_LISTED: Final = 20
+_MAX_URI: Final = 16_384
 """The longest URI, in characters, that an error repeats in full."""
 
 REPEATS: Final[Mapping[str, bool]] = {"repeats": True}
 """The logging `extra` of records that clients can cause at will: logged once a minute."""
 
 
-def clipped(text: str, longest: int = MOST_ECHOED) -> str:
+def clipped(text: str, longest: int = MAX_ECHOED) -> str:
     """Truncate a text to `longest` characters for an error message."""
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
@@ -31,7 +31,7 @@ def quoted(text: str) -> str:
     return repr(clipped(text))
 
 
-def listed(names: Collection[str], most: int = _MOST_LISTED) -> str:
+def listed(names: Collection[str], most: int = _MAX_LISTED) -> str:
     """Return the first `most` names and the number of others, or "none", for a message."""
     shown = ", ".join(map(clipped, islice(names, most)))
     left = len(names) - most
@@ -57,7 +57,7 @@ class NotServedError(RequestError):
     def __init__(self, uri: str) -> None:
         # Absent and forbidden files get the same message, so that clients cannot probe (S40-30).
         super().__init__(f"Resource not found: {clipped(uri)}")
-        self.uri = uri if len(uri) <= _LONGEST_URI else clipped(uri)
+        self.uri = uri if len(uri) <= _MAX_URI else clipped(uri)
 
 
 class UnreadableError(RequestError):

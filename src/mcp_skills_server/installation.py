@@ -20,9 +20,9 @@ def start_command() -> list[str]:
     Links stay, since updates change their targets.
     """
     running = sys.argv[0]
-    found = shutil.which(running) or running
-    if Path(running).stem == _PROGRAM and os.path.isfile(found):
-        return [os.path.abspath(found)]
+    program = shutil.which(running) or running
+    if Path(running).stem == _PROGRAM and os.path.isfile(program):
+        return [os.path.abspath(program)]
     # Hosts start it in a project, whose modules -P keeps out of `sys.path`.
     return [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server"]
 

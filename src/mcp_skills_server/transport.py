@@ -29,9 +29,9 @@ _CHUNK: Final = 1 << 16
 _ALWAYS_FITS: Final = 4096
 """Bytes that a writable pipe accepts without blocking (Linux PIPE_BUF; POSIX: at least 512)."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_MOST_UNREAD: Final = 2
+_MAX_UNREAD: Final = 2
 """The most chunks of stdin to read ahead."""
-_MOST_UNSENT: Final = 32 << 20
+_MAX_UNSENT: Final = 32 << 20
 """The unsent bytes above which reading pauses (backpressure)."""
 _STUCK_S: Final = 0.4
 """Seconds after which a peer that closed stdin counts as stuck if it reads nothing."""
@@ -173,8 +173,10 @@ def wait_for_hang_up(
     poller.register(descriptor, 0)  # poll reports hang-ups even for no events
     if wake is not None:
         poller.register(wake, select.POLLIN)
-    found = dict(poller.poll(timeout_ms))
-    return wake not in found and bool(found.get(descriptor, 0) & (select.POLLERR | select.POLLHUP))
+    events = dict(poller.poll(timeout_ms))
+    return wake not in events and bool(
+        events.get(descriptor, 0) & (select.POLLERR | select.POLLHUP)
+    )
 
 
 class Pipes:
@@ -202,7 +204,7 @@ class Pipes:
             while chunk := await self._next_chunk():
                 for line in self._buffer.lines(chunk):
                     yield line
-                    if self._unsent_bytes > _MOST_UNSENT and not await self._wait_until_read():
+                    if self._unsent_bytes > _MAX_UNSENT and not await self._wait_until_read():
                         return
         finally:
             self._unwatch()
@@ -307,7 +309,7 @@ class Pipes:
 
     async def _wait_until_read(self) -> bool:
         """Wait until unsent output is below the limit; return False if the peer is stuck."""
-        while (unsent := self._unsent_bytes) > _MOST_UNSENT and self._broken is None:
+        while (unsent := self._unsent_bytes) > _MAX_UNSENT and self._broken is None:
             self._less = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._less], timeout=_STUCK_S)
             if self._unsent_bytes == unsent and wait_for_hang_up(self._stdin, timeout_ms=0):
@@ -329,7 +331,7 @@ class Pipes:
         """Read a chunk, as the event loop's callback for readable stdin."""
         chunk = read(self._stdin)
         self._chunks.put_nowait(chunk)
-        if not chunk or self._chunks.qsize() >= _MOST_UNREAD:
+        if not chunk or self._chunks.qsize() >= _MAX_UNREAD:
             self._unwatch()
 
     def _unwatch(self) -> None:
@@ -373,11 +375,11 @@ class Pipes:
                 self._unsent.popleft()
         except OSError as error:
             self._broken = error
-            for each in self._unsent:
-                if isinstance(each, asyncio.Future) and not each.done():
-                    each.set_exception(error)
+            for chunk in self._unsent:
+                if isinstance(chunk, asyncio.Future) and not chunk.done():
+                    chunk.set_exception(error)
         finally:
-            less = self._broken is not None or self._unsent_bytes <= _MOST_UNSENT
+            less = self._broken is not None or self._unsent_bytes <= _MAX_UNSENT
             if less and self._less is not None and not self._less.done():
                 self._less.set_result(None)
         asyncio.get_running_loop().remove_writer(self._stdout)

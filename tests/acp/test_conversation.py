@@ -235,7 +235,7 @@ def test_update_before_the_response_is_stored_until_its_session_is_known(
     assert announced(after) == [("t", ["one"])]
     assert json.loads(after)["params"]["update"]["availableCommands"] == LONG_COMMANDS
     assert 2000 < stored_characters(conversation) < 3000
-    monkeypatch.setattr(module, "_MOST", 2)
+    monkeypatch.setattr(module, "_MAX_KEPT", 2)
     conversation.to_agent(request(2, "session/new", mcpServers=[]))
     for number in range(8):
         conversation.after_agent_lines(commands_update(f"n{number}"))
@@ -251,7 +251,7 @@ def test_session_without_stored_agent_commands_gets_no_announcement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An announcement without the agent's own commands would remove them."""
-    monkeypatch.setattr(module, "_MOST_BYTES", 5000)
+    monkeypatch.setattr(module, "_MAX_BYTES", 5000)
     conversation = open_conversation()
     for session_id in "abcd":
         load_session(conversation, session_id)

@@ -16,7 +16,7 @@ from tables import each_row
 
 
 def test_skill_with_files_below_the_deepest_scan_level_is_unusable(tmp_path: Path) -> None:
-    deep = "/".join(str(number) for number in range(tree.MOST_LEVELS + 2))
+    deep = "/".join(str(number) for number in range(tree.MAX_LEVELS + 2))
     registry = load_registry(write_files(tmp_path, skills("one", "two") | {f"one/{deep}/file.md": "x"}))
     assert_served(registry, ["two"], problems=["too-deep"])
 

@@ -47,7 +47,7 @@ def test_link_in_a_dot_folder_to_a_hidden_file_is_not_served(tmp_path: Path) -> 
 
 def test_count_of_skills_in_dot_folders_searches_a_bounded_number(tmp_path: Path, monkeypatch: Patch) -> None:
     registry = load_registry(write_files(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
-    monkeypatch.setattr(dot_folders, "_MOST_FOLDERS", 101)
+    monkeypatch.setattr(dot_folders, "_MAX_FOLDERS", 101)
     scandir = Mock(wraps=os.scandir)
     monkeypatch.setattr(os, "scandir", scandir)
     (found,) = passed_over(registry)

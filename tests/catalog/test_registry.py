@@ -316,7 +316,7 @@ def perform(top: Path, operation: Operation) -> list[str]:
 @example([[write(f"one/{each}/SKILL.md", A) for each in ("a", "a0")], [remove("one/a/SKILL.md")]])
 def test_incremental_refresh_equals_a_fresh_scan(steps: list[list[Operation]], *, hidden: bool) -> None:
     """Its changes are exactly the differences of the two snapshots."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(tree, "MOST_LEVELS", 3):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(tree, "MAX_LEVELS", 3):
         top = write_files(Path(os.path.realpath(folder)), {"outside/.keep": "", "outside.md": "secret"})
         roots = write_files(top / "one", {}), write_files(top / "two", {})
         registry = load_registry(*roots, limits=LIMITS._replace(hidden=hidden))

@@ -88,11 +88,11 @@ def test_hostile_depth_is_cut_and_reported_without_recursion(tmp_path: Path) -> 
     (found,) = registry.snapshot.problems
     assert found.code == "too-deep"
     assert "more than 64 levels" in found.message
-    assert found.path == str(tmp_path / "/".join(["1"] * tree.MOST_LEVELS))
+    assert found.path == str(tmp_path / "/".join(["1"] * tree.MAX_LEVELS))
 
 
 def test_refresh_of_a_path_below_the_deepest_level_finds_nothing(tmp_path: Path) -> None:
-    deep = "/".join(str(number) for number in range(tree.MOST_LEVELS)) + "/deepest"
+    deep = "/".join(str(number) for number in range(tree.MAX_LEVELS)) + "/deepest"
     registry = load_registry(write_files(tmp_path, skills("one")))
     write_files(tmp_path, skills(deep))
     assert not registry.refresh([str(tmp_path / deep / "SKILL.md")])

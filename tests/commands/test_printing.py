@@ -238,7 +238,7 @@ def test_lines_are_in_the_order_of_events(caplog: pytest.LogCaptureFixture) -> N
 def test_blocked_stream_delays_nothing_and_dropped_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logs, "_MOST_WAITING", 5)
+    monkeypatch.setattr(logs, "_MAX_WAITING", 5)
     stream = Stream()
     handler = LineQueue(stream)  # type: ignore[arg-type]
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))

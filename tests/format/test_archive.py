@@ -152,7 +152,7 @@ def test_pack_refuses_paths_that_are_not_plain(path: str):
     assert str(caught.value).isprintable()
 
 
-@each_row(("limit", "value", "reduced"), [("_MOST_MEMBERS", 0xFFFF, 9), ("_MOST_BYTES", 0xFFFFFFFF, 9 * 33)])
+@each_row(("limit", "value", "reduced"), [("_MAX_MEMBERS", 0xFFFF, 9), ("_MAX_BYTES", 0xFFFFFFFF, 9 * 33)])
 def test_pack_refuses_more_than_a_zip_can_hold(limit: str, value: int, reduced: int, monkeypatch: pytest.MonkeyPatch):
     assert getattr(zip_format, limit) == value
     monkeypatch.setattr(zip_format, limit, reduced)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import arguments
-from mcp_skills_server.format.arguments import MOST_ADDED
+from mcp_skills_server.format.arguments import MAX_ADDED
 from mcp_skills_server.model import Json
 from steps import step_growth
 from tables import each_row
@@ -100,8 +100,8 @@ def test_invalid_argument_is_refused_by_name(values: dict[str, Any], declared: l
 
 def test_filled_in_text_grows_by_one_mebibyte_at_most():
     text = "{{topic}}" * 64
-    longest = "v" * (MOST_ADDED // 64 + len("{{topic}}"))
-    assert len(fill_in(text, {"topic": longest}, TOPIC)) == MOST_ADDED + len(text)
+    longest = "v" * (MAX_ADDED // 64 + len("{{topic}}"))
+    assert len(fill_in(text, {"topic": longest}, TOPIC)) == MAX_ADDED + len(text)
     with pytest.raises(RequestError, match=r"'letters' longer by more than 1,048,576 characters"):
         fill_in(text, {"topic": longest + "v"}, TOPIC)
 

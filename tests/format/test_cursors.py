@@ -13,7 +13,7 @@ from dialects.build import skill
 from mcp_skills_server.dialects import sep2640
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
-from mcp_skills_server.format.cursors import MOST_BYTES, entry_bytes, first_page
+from mcp_skills_server.format.cursors import MAX_BYTES, entry_bytes, first_page
 from tables import each_row
 
 
@@ -62,17 +62,17 @@ def test_any_other_text_is_refused_as_a_cursor(cursor: str) -> None:
         cursors.decode(cursor)
 
 
-@given(st.lists(st.integers(0, MOST_BYTES), max_size=8))
+@given(st.lists(st.integers(0, MAX_BYTES), max_size=8))
 def test_first_page_has_the_entries_that_fit_and_at_least_one(sizes: list[int]):
     page = first_page(sizes, lambda size: size)
     assert page == sizes[: len(page)] and bool(page) is bool(sizes)
-    assert sum(page) <= MOST_BYTES or len(page) == 1
-    assert len(page) == len(sizes) or sum(sizes[: len(page) + 1]) > MOST_BYTES
+    assert sum(page) <= MAX_BYTES or len(page) == 1
+    assert len(page) == len(sizes) or sum(sizes[: len(page) + 1]) > MAX_BYTES
 
 
 def test_first_page_is_full_to_the_byte() -> None:
-    assert len(first_page([MOST_BYTES // 2, MOST_BYTES // 2], lambda size: size)) == 2
-    assert len(first_page([MOST_BYTES // 2, MOST_BYTES // 2 + 1], lambda size: size)) == 1
+    assert len(first_page([MAX_BYTES // 2, MAX_BYTES // 2], lambda size: size)) == 2
+    assert len(first_page([MAX_BYTES // 2, MAX_BYTES // 2 + 1], lambda size: size)) == 1
 
 
 @given(st.text(max_size=2000), st.lists(st.text("a/\u00e9b", min_size=1, max_size=200), max_size=40))

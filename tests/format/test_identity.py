@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dialects.build import skill, snapshot
 from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.format import identity
-from mcp_skills_server.model import LONGEST_PATH, Standing
+from mcp_skills_server.model import MAX_PATH, Standing
 from tables import each_row
 
 VALID = Standing.VALID
@@ -71,8 +71,8 @@ def test_listed_names_are_unique_and_lead_back_to_their_skills(paths: set[str]):
 
 
 def test_name_longer_than_the_longest_path_is_not_used():
-    too_long = skill("a", name="x" * (LONGEST_PATH + 1))
-    longest = skill("b", name="x" * LONGEST_PATH)
+    too_long = skill("a", name="x" * (MAX_PATH + 1))
+    longest = skill("b", name="x" * MAX_PATH)
     served = snapshot(too_long, longest)
     assert [identity.name_of(each, served, VALID) for each in (too_long, longest)] == ["a", longest.name]
     assert identity.lookup(served, longest.name, VALID) is longest

@@ -156,7 +156,7 @@ def test_parser_input_is_bounded(shape: str, monkeypatch: pytest.MonkeyPatch) ->
     text = shape * (1 << 16)
     references("\n\n".join(text[at : at + 16_000] for at in range(0, 1 << 16, 16_000)))
     assert max(map(len, pieces), default=0) <= links._PIECE
-    assert sum(piece.count("[") for piece in pieces) <= links._MOST_BRACKETS
+    assert sum(piece.count("[") for piece in pieces) <= links._MAX_BRACKETS
 
 
 def test_links_in_a_long_table_have_their_own_lines() -> None:

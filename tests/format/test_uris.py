@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.uris import LONGEST, SCHEME, canonical, redact, segments, uri
-from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH
+from mcp_skills_server.format.uris import MAX_LENGTH, SCHEME, canonical, redact, segments, uri
+from mcp_skills_server.model import DEEPEST_PATH, MAX_PATH
 from steps import step_growth
 from tables import each_row
 
@@ -58,7 +58,7 @@ def test_uri_is_split_before_it_is_decoded_once(text: str, expected: tuple[str, 
     "skill://a/.%2e/b", "skill://a/..%2fb", "skill://a/%2fetc%2fpasswd", "skill://a%2fb/c", "skill://a/b%00.md",
     "skill://a/b\0", "skill://a/b?c", "skill://a/b#c", "skill://a\\b", "skill://a/..\\b", "skill://a/%ff",
     "skill://a/%c3%28", "skill://a/%c0%ae%c0%ae/b", "skill://a/%ed%a0%80", "skill://a/\ud800%20",
-    *(SCHEME + "a/" + each * (LONGEST // len(each) + 1) for each in ("a", "%41", "\u20ac", "%E2%82%AC", "/a", "%2e")),
+    *(SCHEME + "a/" + it * (MAX_LENGTH // len(it) + 1) for it in ("a", "%41", "\u20ac", "%E2%82%AC", "/a", "%2e")),
     SCHEME + "a" + "/a" * DEEPEST_PATH,
 ])  # fmt: skip
 def test_uri_of_no_possible_file_is_refused(text: str):
@@ -107,9 +107,9 @@ def test_no_encoding_of_a_path_traversal_is_accepted(text: str):
 
 
 def test_uri_of_the_longest_path_is_decoded():
-    longest = "\u20ac" * (LONGEST_PATH // 3 - 1)  # three bytes per character
+    longest = "\u20ac" * (MAX_PATH // 3 - 1)  # three bytes per character
     assert segments(uri("a", longest)) == ("a", longest)
-    longest = "x" * (3 * LONGEST_PATH - 2)
+    longest = "x" * (3 * MAX_PATH - 2)
     assert segments(f"{SCHEME}a/{longest}") == ("a", longest)
     assert segments(f"{SCHEME}a/{longest}x") is None
     assert segments(SCHEME + "a" + "/a" * (DEEPEST_PATH - 1)) == ("a",) * DEEPEST_PATH

@@ -21,7 +21,7 @@ from ports import free_port
 from web.authorization_server import authorization_server
 from web.test_oauth import mcp_url, oauth_server
 
-_MOST_S = 60
+_MAX_S = 60
 _NAVIGATE = "Please navigate to: "
 
 
@@ -30,7 +30,7 @@ def browse(stream: IO[str], output: list[str]) -> None:
     for line in stream:
         output.append(line)
         if line.startswith(_NAVIGATE):
-            with urllib.request.urlopen(line.removeprefix(_NAVIGATE).strip(), timeout=_MOST_S) as page:
+            with urllib.request.urlopen(line.removeprefix(_NAVIGATE).strip(), timeout=_MAX_S) as page:
                 page.read()
 
 
@@ -57,12 +57,12 @@ def list_prompts(home: Path, url: str, era: str) -> str:
         assert process.stdout is not None and process.stderr is not None
         browser = threading.Thread(target=browse, args=(process.stderr, output), daemon=True)
         browser.start()
-        end = threading.Timer(_MOST_S, process.kill)
+        end = threading.Timer(_MAX_S, process.kill)
         end.start()
         out = process.stdout.read()
         code = process.wait()
         end.cancel()
-        browser.join(_MOST_S)
+        browser.join(_MAX_S)
     assert code == 0, "".join(output)
     return out
 

@@ -20,9 +20,9 @@ from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD, Snapshot
 from mcp_skills_server.proposals import intake
 from mcp_skills_server.proposals.approval import UnwritableError, approve
-from mcp_skills_server.proposals.intake import MOST_BYTES, MOST_FILES, MOST_LINES
+from mcp_skills_server.proposals.intake import MAX_BYTES, MAX_FILES, MAX_LINES
 from mcp_skills_server.proposals.review import review
-from mcp_skills_server.proposals.store import LOCAL, MOST_PER_PRINCIPAL, Proposal, ProposalStore, decode, encode
+from mcp_skills_server.proposals.store import LOCAL, MAX_PER_PRINCIPAL, Proposal, ProposalStore, decode, encode
 from tables import each_row
 from wire import write_skill
 
@@ -105,9 +105,9 @@ def assert_refused(top: Path, draft: Proposal, files: dict[str, str | None], mes
         ({SKILL_MD: "# no frontmatter"}, "would not be valid"), ({SKILL_MD: manifest("black")}, "would not be valid"),
         ({SKILL_MD: manifest("green") + HIDDEN}, "cannot see"), ({f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
         ({"a.md": "\u202eevil"}, "cannot see"), ({"a.md": "\x1b[2K"}, "cannot see"), ({"a.md": "\0"}, "cannot see"),
-        ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * (MOST_BYTES - len(manifest("green")) + 1)}, "524,288 bytes"),
-        ({"a.md": "\n" * (MOST_LINES + 1)}, "more than 2,000 lines"), ({"gone.md": None}, "no skill"),
-        ({f"a{number}.md": "" for number in range(MOST_FILES)}, "at most 100 files"),
+        ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * (MAX_BYTES - len(manifest("green")) + 1)}, "524,288 bytes"),
+        ({"a.md": "\n" * (MAX_LINES + 1)}, "more than 2,000 lines"), ({"gone.md": None}, "no skill"),
+        ({f"a{number}.md": "" for number in range(MAX_FILES)}, "at most 100 files"),
         ({"pyvenv.cfg": "x"}, "leave out pyvenv.cfg"),
         ({f"{number}.bin": POINTER for number in range(11)}, r"^([^\n]*lfs-pointer){10}[^\n]*Correct this(?!.*lfs-p)"),
     ],
@@ -139,8 +139,8 @@ def test_manifest_is_required(files: dict[str, str | None], message: str, tmp_pa
 
 
 def test_new_proposal_at_every_limit_is_stored_but_not_served(registry: Registry, store: ProposalStore) -> None:
-    files = GREEN | {f"a{number}.md": "" for number in range(MOST_FILES - 2)} | {"lines.md": "\n" * MOST_LINES}
-    files["a0.md"] = "x" * (MOST_BYTES - sum(map(len, files.values())))
+    files = GREEN | {f"a{number}.md": "" for number in range(MAX_FILES - 2)} | {"lines.md": "\n" * MAX_LINES}
+    files["a0.md"] = "x" * (MAX_BYTES - sum(map(len, files.values())))
     proposal = propose(registry, store, replace(DRAFT, reason="x" * 2_000, host="h" * 300), files)
     assert (proposal.state, proposal.is_new, len(proposal.host)) == ("pending", True, 200)
     assert store.get(proposal.id) == proposal == store.list()[0]
@@ -158,7 +158,7 @@ def test_proposal_is_validated_with_limits_of_the_server(tmp_path: Path, store: 
 
 
 def test_pending_proposals_are_limited_per_principal_and_in_all(registry: Registry, store: ProposalStore) -> None:
-    for _ in range(MOST_PER_PRINCIPAL):
+    for _ in range(MAX_PER_PRINCIPAL):
         propose(registry, store, DRAFT, GREEN)
     assert "20 of your proposals wait" in refusal(registry, store, DRAFT, GREEN)
     of_bob = replace(DRAFT, principal="token:bob")
@@ -166,7 +166,7 @@ def test_pending_proposals_are_limited_per_principal_and_in_all(registry: Regist
     with store.locked():
         store.decide(store.list()[-1], "rejected", "token:bob", "")
     propose(registry, store, DRAFT, GREEN)
-    for number in range(200 - MOST_PER_PRINCIPAL - 2):
+    for number in range(200 - MAX_PER_PRINCIPAL - 2):
         proposal = replace(DRAFT, id=f"20261124-{number:012x}", principal=f"token:{number}")
         (store.folder / proposal.id).mkdir()
         (store.folder / proposal.id / "proposal.toml").write_bytes(encode(proposal))
@@ -341,10 +341,10 @@ def test_refusal_shows_no_local_path_of_an_origin(tmp_path: Path, store: Proposa
     assert "comes from skills.zip" in message and "/srv" not in message
 
 
-@each_row("text", ["\r" * (MOST_LINES + 1), "\f" * (MOST_LINES + 1), "a\r\n" * (MOST_LINES + 1)])
+@each_row("text", ["\r" * (MAX_LINES + 1), "\f" * (MAX_LINES + 1), "a\r\n" * (MAX_LINES + 1)])
 def test_every_end_of_line_counts(tmp_path: Path, text: str) -> None:
     assert_refused(tmp_path, DRAFT, {**GREEN, "a.md": text}, "more than 2,000 lines")
-    proposal = propose_alone(tmp_path, {**GREEN, "a.md": text.replace("a", "")[:MOST_LINES]})
+    proposal = propose_alone(tmp_path, {**GREEN, "a.md": text.replace("a", "")[:MAX_LINES]})
     assert proposal.state == "pending"
 
 

@@ -244,12 +244,12 @@ async def test_hidden_skill_is_loaded_by_exact_name_only(tmp_path: Path) -> None
 async def test_bytes_of_one_load_are_limited(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     both = ["data-analysis", "refunds"]
     size = len(SKILL_FILES["data-analysis/SKILL.md"]) + len(SKILL_FILES["acme/billing/refunds/SKILL.md"])
-    monkeypatch.setattr(active_skills, "MOST_BYTES", size)
+    monkeypatch.setattr(active_skills, "MAX_BYTES", size)
     await load(session, *both)
-    monkeypatch.setattr(active_skills, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(active_skills, "MAX_BYTES", size - 1)
     message = await load_error(session, *both)
     assert f"These skills have {size:,} bytes of instructions, and one call loads at most {size - 1:,}" in message
-    monkeypatch.setattr(active_skills, "MOST_BYTES", 1)
+    monkeypatch.setattr(active_skills, "MAX_BYTES", 1)
     await load(session, "refunds")
 
 

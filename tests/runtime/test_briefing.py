@@ -125,7 +125,7 @@ def test_news_counts_skills_added_and_removed_since_a_time(tmp_path: Path) -> No
 
 def test_news_is_limited_and_ends_with_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = load_registry(tmp_path)
-    monkeypatch.setattr("mcp_skills_server.runtime.briefing._MOST_KEPT", 3)
+    monkeypatch.setattr("mcp_skills_server.runtime.briefing._MAX_KEPT", 3)
     runtime, closed = Runtime(registry), Runtime(registry)
     closed.close()
     write_files(tmp_path, skills("f", "g", "h", "i", "j"))

@@ -17,7 +17,7 @@ from mcp_skills_server.runtime import sessions as sessions_module
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.runtime.sessions import IDLE_S, MOST, Sessions
+from mcp_skills_server.runtime.sessions import IDLE_S, MAX_SESSIONS, Sessions
 from runtime.support import FakeScripts
 
 pytestmark = pytest.mark.anyio
@@ -95,18 +95,18 @@ async def test_unknown_expired_and_foreign_handles_get_the_same_error(runtime: R
 
 @pytest.mark.requirement("X-15")
 async def test_defaults_allow_4096_sessions_idle_for_a_day(runtime: Runtime) -> None:
-    assert (MOST, IDLE_S) == (4096, DAY)
+    assert (MAX_SESSIONS, IDLE_S) == (4096, DAY)
     sessions = Sessions(runtime)
-    for _ in range(MOST + 10):
+    for _ in range(MAX_SESSIONS + 10):
         sessions.store(sessions.new(), None)
-    assert len(sessions) == MOST
+    assert len(sessions) == MAX_SESSIONS
 
 
 @pytest.mark.requirement("X-15")
 async def test_least_recently_used_session_is_evicted_at_the_limit(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions_module, "MOST", 2)
+    monkeypatch.setattr(sessions_module, "MAX_SESSIONS", 2)
     sessions = Sessions(runtime)
     one, two = await open_session(sessions), await open_session(sessions)
     sessions.find(one.session_id, None)
@@ -135,7 +135,7 @@ async def test_idle_session_expires(runtime: Runtime, clock: Clock) -> None:
 async def test_refused_session_is_stored_after_others_expire(
     runtime: Runtime, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions_module, "MOST", 4)
+    monkeypatch.setattr(sessions_module, "MAX_SESSIONS", 4)
     sessions = Sessions(runtime)
     for each in "abcd":
         sessions.store(sessions.new(), None, each)
@@ -161,7 +161,7 @@ async def run_script(session: Session) -> None:
 async def test_busy_session_is_neither_evicted_nor_expired(
     runtime: Runtime, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int, elapsed: float
 ) -> None:
-    monkeypatch.setattr(sessions_module, "MOST", most)
+    monkeypatch.setattr(sessions_module, "MAX_SESSIONS", most)
     sessions = Sessions(runtime)
     scripts: Any = FakeScripts(runtime.registry, blocks=True)
     runtime.scripts = scripts

@@ -14,7 +14,7 @@ from catalog.forest import load_registry, skill_md, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format.cursors import MOST_BYTES
+from mcp_skills_server.format.cursors import MAX_BYTES
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import prompts, requests, resources, skills
 from mcp_skills_server.server.requests import Caller, Page, Settings
@@ -89,7 +89,7 @@ def test_pages_of_large_skills_are_shorter_and_complete(tmp_path: Path) -> None:
         assert "nextCursor" in page
         names = [each["name"] for each in page[key]]
         while "nextCursor" in page:
-            assert len(json.dumps(page[key])) <= 2 * MOST_BYTES
+            assert len(json.dumps(page[key])) <= 2 * MAX_BYTES
             page = result_of(handler, registry, cursor=page["nextCursor"])
             names += [each["name"] for each in page[key]]
         assert names == [f"s{each:02}" for each in range(48)]

@@ -126,7 +126,7 @@ async def test_closed_stream_does_not_count_toward_the_limit() -> None:
 
 
 async def test_subscriptions_of_one_owner_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify, "MOST_WATCHED", 8)
+    monkeypatch.setattr(notify, "MAX_WATCHED", 8)
     notifier = Notifier(Settings())
     peers = [LegacyClient() for _ in range(3)]
     for peer in peers[:2]:

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
-from mcp_skills_server.sources.http import LONGEST_S, fresh_s
+from mcp_skills_server.sources.http import MAX_S, fresh_s
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import IndexRecord, read_indexes, read_records
-from mcp_skills_server.sources.site import MOST_INDEXES, with_history
+from mcp_skills_server.sources.site import MAX_INDEXES, with_history
 from mcp_skills_server.sources.source import AbsentError, RollbackError, UnacceptableError, UnreachableError
 from sources.fetching import LOCAL, fetch, fetch_to_cache, open_follower, read_tree, run_command, skill_names
 from sources.publishers import (
@@ -205,7 +205,7 @@ IN_AN_HOUR = "Wed, 15 Jul 2026 11:00:00 GMT"
     (0, "", {}), (0, "public", {}), (300, "Public, Max-Age=300, must-revalidate", {}),
     (300, 'max-age="300"', {}), (300, "max-age=300, max-age=900", {}), (200, "max-age=300", {"age": "100"}),
     (0, "max-age=300", {"age": "900"}), (300, "max-age=300", {"age": "old"}), (0, "max-age=300, no-cache", {}),
-    (0, "no-store", {}), (0, "max-age=-5", {}), (0, "s-maxage=300", {}), (LONGEST_S, "max-age=" + "9" * 5000, {}),
+    (0, "no-store", {}), (0, "max-age=-5", {}), (0, "s-maxage=300", {}), (MAX_S, "max-age=" + "9" * 5000, {}),
     (3600, "", {"expires": IN_AN_HOUR, "date": DATE}), (0, "", {"expires": DATE, "date": IN_AN_HOUR}),
     (0, "", {"expires": "0"}), (3600, "", {"expires": IN_AN_HOUR}), (5, "max-age=5", {"expires": IN_AN_HOUR}),
 ])  # fmt: skip
@@ -215,7 +215,7 @@ def test_freshness_follows_cache_headers(expected: float, control: str, others: 
 
 @given(st.dictionaries(st.sampled_from(["cache-control", "expires", "date", "age"]), st.text()))
 def test_any_cache_headers_give_bounded_freshness(headers: dict[str, str]) -> None:
-    assert 0 <= fresh_s(headers, NOW) <= LONGEST_S
+    assert 0 <= fresh_s(headers, NOW) <= MAX_S
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_pinned_index_is_kept_and_any_other_is_not(site: Publisher, tmp_path: Pa
 
 
 def test_index_history_is_limited_per_url() -> None:
-    digests = tuple(f"{number:064x}" for number in range(MOST_INDEXES))
+    digests = tuple(f"{number:064x}" for number in range(MAX_INDEXES))
     record = IndexRecord("key", "given", "place", body="{}", history={"place": digests, "other": ("0" * 64,)})
     history = with_history(record, allow_rollback=False).history
     assert history["place"][:-1] == digests[1:]

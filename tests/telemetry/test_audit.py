@@ -101,7 +101,7 @@ def test_records_of_refused_unauthenticated_clients_are_rate_limited(tmp_path: P
 
 
 def test_rate_limit_remembers_most_recent_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_module, "_MOST_STRANGERS", 2)
+    monkeypatch.setattr(audit_module, "_MAX_STRANGERS", 2)
     audit, file = AuditLog(str(tmp_path / "audit")), tmp_path / "audit"
     for address, count in (("a", 21), ("b", 1), ("a", 1), ("c", 1), ("a", 1), ("c", 1), ("d", 1), ("a", 1)):
         for _ in range(count):

@@ -14,7 +14,7 @@ from wire import FIXTURES, ROOT, serving
 PAGE = ROOT / "docs" / "protocols.md"
 SKILL = FIXTURES / "csv-profiling"
 _BLOCK = re.compile(r"(<!-- ([a-z0-9.-]+) -->\n```json\n).*?(?=```)", re.DOTALL)
-_LONGEST = 72
+_MAX_LENGTH = 72
 
 
 def examples() -> Iterator[tuple[str, Any]]:
@@ -44,8 +44,8 @@ def shortened(value: Any) -> Any:
         return {key: shortened(each) for key, each in value.items() if key != "_meta"}
     if isinstance(value, list):
         return [shortened(each) for each in value]
-    if isinstance(value, str) and len(value) > _LONGEST:
-        return f"{value[:_LONGEST].rstrip()} ..."
+    if isinstance(value, str) and len(value) > _MAX_LENGTH:
+        return f"{value[:_MAX_LENGTH].rstrip()} ..."
     return value
 
 

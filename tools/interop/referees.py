@@ -30,7 +30,7 @@ from tools.interop.setup import (
     EXT_SKILLS,
     HERE,
     INSPECTOR,
-    LONGEST_RUN_S,
+    MAX_RUN_S,
     MODULES,
     NODE,
     PACKAGES,
@@ -234,7 +234,7 @@ def installed_by_vercel(url: str | None) -> list[Check]:
             env={**os.environ, "HOME": str(where / "home"), "DISABLE_TELEMETRY": "1"},
             capture_output=True,
             text=True,
-            timeout=LONGEST_RUN_S,
+            timeout=MAX_RUN_S,
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -300,7 +300,7 @@ def client(library: Library, era: str, url: str | None, folder: Path = SKILLS) -
     """Return a client library's checks of the server over HTTP, or without a URL over stdio on a folder."""
     program, *arguments = library.serve or SERVE
     target = {"url": url} if url else {"command": program, "args": [*arguments, str(folder)]}
-    seconds = LONGEST_RUN_S * (4 if library.starts_often and url is None else 1)
+    seconds = MAX_RUN_S * (4 if library.starts_often and url is None else 1)
     shown = call([*library.command, ERAS[era], json.dumps(target)], seconds=seconds, home=True)
     checks = parse_checks(era, json.loads(shown))
     if folder == SKILLS:

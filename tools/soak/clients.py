@@ -130,9 +130,9 @@ def run_tool_session(soak: Deployment, rng: random.Random) -> None:
 
 QUIET_S: Final = 30.0
 """Seconds after the last edit in which all clients must have the current state and all processes run."""
-MOST_GROWTH: Final = 16 << 20
+MAX_GROWTH: Final = 16 << 20
 """Bytes by which a process may grow from its quiet moment at a third of its life to its last one."""
-MOST_DESCRIPTORS: Final = 8
+MAX_DESCRIPTORS: Final = 8
 
 
 class Judge:
@@ -200,7 +200,7 @@ class Judge:
                 continue
             (first, held), (last, holds) = seen[len(seen) // 3], seen[-1]
             rows.append((name, str(len(seen)), f"{first / 1e6:.1f}", f"{last / 1e6:.1f}", str(held), str(holds)))
-            if last - first > MOST_GROWTH or holds - held > MOST_DESCRIPTORS:
+            if last - first > MAX_GROWTH or holds - held > MAX_DESCRIPTORS:
                 self.soak.score.fail(f"{name} ({pid}) grew: {first:,} to {last:,} bytes, {held} to {holds} descriptors")
         return rows
 

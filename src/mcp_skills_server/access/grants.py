@@ -22,14 +22,14 @@ EVERYBODY: Final = "*"
 LOCAL: Final = "local"
 """The client over stdio: the user who started the server."""
 KINDS: Final = ("token", "user", "group")
-_MOST_CHARACTERS: Final = 512
-_MOST_SEGMENTS: Final = 64
+_MAX_CHARACTERS: Final = 512
+_MAX_SEGMENTS: Final = 64
 EVERY_SKILL: Final = "**"
 """The pattern that matches every skill, and the segment that matches any number of segments."""
 _SEGMENTS: Final = "(?:[^/]*+/)*"
 _FOREIGN_WILDCARDS: Final = frozenset("?[]{}\\")
 """Wildcards of other programs, which would match literally here and are refused."""
-_MOST_KNOWN: Final = 4096
+_MAX_KNOWN: Final = 4096
 """Most principals whose permissions are cached."""
 
 
@@ -68,17 +68,17 @@ class Pattern:
 
 
 def _check(text: str, segments: Sequence[str]) -> None:
-    if not text or len(text) > _MOST_CHARACTERS or len(segments) > _MOST_SEGMENTS:
-        most = f"{_MOST_CHARACTERS} characters and {_MOST_SEGMENTS} segments"
+    if not text or len(text) > _MAX_CHARACTERS or len(segments) > _MAX_SEGMENTS:
+        most = f"{_MAX_CHARACTERS} characters and {_MAX_SEGMENTS} segments"
         raise PatternError("a pattern is empty" if not text else f"a pattern has more than {most}")
     if not text.isprintable():
         raise PatternError("a pattern has characters that cannot be printed")
     if text.startswith("!") or not _FOREIGN_WILDCARDS.isdisjoint(text):
         raise PatternError("a pattern has no wildcards but * and **, and ! does not negate it")
-    for each in segments:
-        if each in {"", ".", ".."}:
+    for segment in segments:
+        if segment in {"", ".", ".."}:
             raise PatternError("a pattern has an empty segment, or . or ..")
-        if EVERY_SKILL in each and each != EVERY_SKILL:
+        if EVERY_SKILL in segment and segment != EVERY_SKILL:
             raise PatternError("** is a segment of its own")
 
 
@@ -89,11 +89,11 @@ def _translated(segments: Sequence[str]) -> str:
     Atomic groups therefore prevent backtracking without losing a match.
     """
     runs = [""]
-    for each in segments:
-        if each == EVERY_SKILL:
+    for segment in segments:
+        if segment == EVERY_SKILL:
             runs.append("")
             continue
-        first, *rest = map(re.escape, each.split("*"))
+        first, *rest = map(re.escape, segment.split("*"))
         between = "".join(f"(?>[^/]*?{part})" for part in rest[:-1])
         runs[-1] += f"{first}{between}{''.join(f'[^/]*{part}' for part in rest[-1:])}/"
     first, *rest = runs
@@ -111,12 +111,12 @@ class Grant:
 
     def covers(self, path: str) -> bool:
         """Return whether the grant includes the skill of this path."""
-        return any(each.matches(path) for each in self.skills)
+        return any(skill.matches(path) for skill in self.skills)
 
     @property
     def covers_all(self) -> bool:
         """Return whether the grant includes every skill."""
-        return any(each.matches_all for each in self.skills)
+        return any(skill.matches_all for skill in self.skills)
 
 
 def is_who(text: str) -> bool:
@@ -140,7 +140,7 @@ class Permissions:
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.grants = tuple(grants)
         self._given = frozenset(
-            (pattern, each.may - {"read"}) for each in self.grants for pattern in each.skills
+            (pattern, grant.may - {"read"}) for grant in self.grants for pattern in grant.skills
         )
 
     def __eq__(self, other: object) -> bool:
@@ -151,32 +151,32 @@ class Permissions:
 
     def can_read(self, path: str) -> bool:
         """Return whether the skill of this path may be read."""
-        return any(each.covers(path) for each in self.grants)
+        return any(grant.covers(path) for grant in self.grants)
 
     @property
     def can_read_all(self) -> bool:
         """Return whether every skill may be read."""
-        return any(each.covers_all for each in self.grants)
+        return any(grant.covers_all for grant in self.grants)
 
     def permits(self, what: str, path: str) -> bool:
         """Return whether the action `what`, out of `MAY`, is permitted on the skill at a path."""
         if what == "read":
             return self.can_read(path)
-        return any(what in each.may and each.covers(path) for each in self.grants)
+        return any(what in grant.may and grant.covers(path) for grant in self.grants)
 
     def permits_any(self, what: str) -> bool:
         """Return whether any grant permits the action `what`, even if it matches no skill now."""
-        return any(what in each.may for each in self.grants)
+        return any(what in grant.may for grant in self.grants)
 
     @cached_property
     def to_read(self) -> Permissions:
         """These permissions without what they permit beside reading."""
-        return Permissions([Grant((), each.skills) for each in self.grants])
+        return Permissions([Grant((), grant.skills) for grant in self.grants])
 
     @property
     def is_admin(self) -> bool:
         """Return whether the operator's data may be seen, which needs "admin" on every skill."""
-        return any("admin" in each.may and each.covers_all for each in self.grants)
+        return any("admin" in grant.may and grant.covers_all for grant in self.grants)
 
     def readable(self, paths: Sequence[str]) -> set[str]:
         """Return the readable paths, out of skill paths in code point order.
@@ -184,7 +184,7 @@ class Permissions:
         A binary search by the prefix of each pattern limits the paths that are matched.
         """
         out: set[str] = set()
-        for pattern in {each for grant in self.grants for each in grant.skills}:
+        for pattern in {skill for grant in self.grants for skill in grant.skills}:
             prefix = pattern.prefix.removesuffix("/")
             at = bisect_left(paths, prefix)
             while at < len(paths) and paths[at].startswith(prefix):
@@ -203,9 +203,9 @@ class Grants:
     def __init__(self, grants: Sequence[Grant], *, local: bool) -> None:
         self.grants = tuple(grants)
         self.local = local
-        self.permissions = lru_cache(_MOST_KNOWN)(self._permissions)
+        self.permissions = lru_cache(_MAX_KNOWN)(self._permissions)
 
     def _permissions(self, principal: Principal | None) -> Permissions:
         """Return the permissions of a principal; None is an unauthenticated client."""
         names = names_of(principal, local=self.local)
-        return Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
+        return Permissions([grant for grant in self.grants if not names.isdisjoint(grant.who)])

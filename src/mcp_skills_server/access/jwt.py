@@ -18,11 +18,11 @@ from mcp_skills_server.access.principal import Principal, RefusedError, ScopeErr
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.model.decoding import load_json
 
-LONGEST: Final = 32 << 10
+MAX_LENGTH: Final = 32 << 10
 """Most characters of a token."""
-_MOST_GROUPS: Final = 1_000
-_LONGEST_NAME: Final = 512
-_LONGEST_LABEL: Final = 100
+_MAX_GROUPS: Final = 1_000
+_MAX_NAME: Final = 512
+_MAX_LABEL: Final = 100
 _LAST_TIME: Final = 253_402_300_799
 """The end of the year 9999; a later time was probably given in milliseconds."""
 _ACCESS_TOKEN_TYPES: Final = frozenset(("jwt", "at+jwt", "application/at+jwt", "application/jwt"))
@@ -50,7 +50,7 @@ def precheck_token(token: str, settings: OAuthSettings) -> tuple[str, str | None
     Raises:
         RefusedError: the token is invalid under any key.
     """
-    if len(token) > LONGEST or not token.isascii() or token.count(".") != 2:
+    if len(token) > MAX_LENGTH or not token.isascii() or token.count(".") != 2:
         raise RefusedError("it is not a signed token")
     header, claims = (_parse_object(_decoded(part)) for part in token.split(".")[:2])
     algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "jwt")
@@ -97,11 +97,11 @@ def verify_token(
         raise RefusedError("its signature or its subject is invalid") from None
     _check_kind(claims)
     name: str = claims["sub"]
-    if not name or len(name) > _LONGEST_NAME:
+    if not name or len(name) > _MAX_NAME:
         raise RefusedError("its subject is empty or too long")
     groups = _words(_claim(claims, settings.groups_claim), "groups")
     scopes = _words(claims.get("scope"), "scope") | _words(claims.get("scp"), "scp")
-    if missing := [each for each in settings.scopes if each not in scopes]:
+    if missing := [scope for scope in settings.scopes if scope not in scopes]:
         raise ScopeError(f"it lacks required scopes: {' '.join(missing)}")
     label = _label(_claim(claims, settings.principal_claim))
     who = Principal("user", name, settings.issuer, groups, scopes, label)
@@ -121,16 +121,16 @@ def _claim(claims: dict[str, Any], name: str) -> Any:
     """Return the claim of this name, else the nested one of a dotted name, else None."""
     if name in claims:
         return claims[name]
-    found: Any = claims
+    value: Any = claims
     for part in name.split("."):
-        found = cast("dict[str, Any]", found).get(part) if isinstance(found, dict) else None
-    return found
+        value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _label(value: Any) -> str:
     """Return a display name from an untrusted claim, or "" if it does not fit on one line."""
     label = value.strip() if isinstance(value, str) else ""
-    if len(label) > _LONGEST_LABEL or not label.isprintable():
+    if len(label) > _MAX_LABEL or not label.isprintable():
         return ""
     return label
 
@@ -140,11 +140,11 @@ def _words(value: Any, name: str) -> frozenset[str]:
     if value is None:
         return frozenset()
     words: Any = value.split() if isinstance(value, str) else value
-    if not isinstance(words, list) or not all(isinstance(each, str) for each in cast(Any, words)):
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in cast(Any, words)):
         raise RefusedError(f"{name} is not a list of text")
     words = cast("list[str]", words)
-    if len(words) > _MOST_GROUPS:
-        raise RefusedError(f"{name} has more than {_MOST_GROUPS} entries")
+    if len(words) > _MAX_GROUPS:
+        raise RefusedError(f"{name} has more than {_MAX_GROUPS} entries")
     return frozenset(words)
 
 
@@ -158,16 +158,16 @@ def _decoded(part: str) -> bytes:
 def _parse_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object; refuse duplicate names and numbers that are not finite."""
     try:
-        found: Any = load_json(raw, object_pairs_hook=_no_duplicates)
+        value: Any = load_json(raw, object_pairs_hook=_no_duplicates)
     except ValueError:
         raise RefusedError("it is not a signed token, or has a duplicate name") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise RefusedError("it is not a signed token")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", value)
 
 
 def _no_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    out = dict(pairs)
+    if len(out) != len(pairs):
         raise ValueError
-    return found
+    return out

@@ -67,15 +67,15 @@ class Issuer:
             RefusedError: the issuer has no such key.
             UnavailableError: the issuer cannot be reached now.
         """
-        found = self._key(kid, algorithm)
-        if found is None and await self._refreshed():
-            found = self._key(kid, algorithm)
-        if found is None and self._trouble:
+        key = self._key(kid, algorithm)
+        if key is None and await self._refreshed():
+            key = self._key(kid, algorithm)
+        if key is None and self._trouble:
             left = max(0.0, self._tried_at + _RETRY_S - self._now())
             raise UnavailableError("the issuer does not answer", 1 + int(left))
-        if found is None:
+        if key is None:
             raise RefusedError("the issuer has no such key")
-        return found
+        return key
 
     async def metadata(self) -> Mapping[str, Any]:
         """Return the issuer's metadata as of the last successful fetch.
@@ -135,32 +135,35 @@ class Issuer:
     async def _fetch_keys_url(self) -> str:
         """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
         failed: SkillsServerError = _UnusableError("it has no metadata (RFC 8414 or OpenID)")
-        for place in self._metadata_urls:
+        for url in self._metadata_urls:
             try:
-                status, body = await self._fetch(place)
+                status, body = await self._fetch(url)
             except SkillsServerError as error:
                 failed = error
                 continue
             if status != 200:
                 if status >= 500 or status == 429:
-                    failed = _UnusableError(f"{place} answers with status {status}")
+                    failed = _UnusableError(f"{url} answers with status {status}")
                 continue
-            metadata = _parse_object(body, place)
+            metadata = _parse_object(body, url)
             if metadata.get("issuer") != self._url:
                 raise _UnusableError(
-                    f"{place} is from another issuer, {clipped(repr(metadata.get('issuer')))}"
+                    f"{url} is from another issuer, {clipped(repr(metadata.get('issuer')))}"
                 )
             address = metadata.get("jwks_uri")
             if not isinstance(address, str) or not is_secure(address) or not self._allows(address):
-                raise _UnusableError(f"{place} has no https URL of its keys (jwks_uri)")
+                raise _UnusableError(f"{url} has no https URL of its keys (jwks_uri)")
             self._metadata = metadata
-            self._metadata_urls = [place, *(each for each in self._metadata_urls if each != place)]
+            self._metadata_urls = [
+                url,
+                *(known for known in self._metadata_urls if known != url),
+            ]
             return address
         raise failed
 
     def _allows(self, address: str) -> bool:
         """Return whether the URL is allowed: only a loopback issuer may name a loopback address."""
-        issuer, keys = (is_loopback(urlsplit(each).hostname or "") for each in (self._url, address))
+        issuer, keys = (is_loopback(urlsplit(url).hostname or "") for url in (self._url, address))
         return issuer or not keys
 
     async def _fetch_keys(self) -> list[Any]:
@@ -174,7 +177,7 @@ class Issuer:
         return cast("list[Any]", keys)
 
     def _replace_keys(self, keys: list[Any]) -> None:
-        raw = tuple(each for each in keys if _is_public(each))
+        raw = tuple(key for key in keys if _is_public(key))
         if len(raw) < len(keys):
             logger.debug(
                 "the issuer %s: %s of its keys are unusable here", self._url, len(keys) - len(raw)
@@ -186,7 +189,7 @@ class Issuer:
     def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """Return the known key with this id, or without an id the only suitable key, else None."""
         fitting = [
-            each for each in self._raw if kid in (None, each.get("kid")) and _fits(each, algorithm)
+            key for key in self._raw if kid in (None, key.get("kid")) and _fits(key, algorithm)
         ]
         if not fitting or (kid is None and len(fitting) > 1):
             return None
@@ -214,14 +217,14 @@ class ResourceServer:
     @property
     def metadata(self) -> dict[str, object]:
         """Return the metadata of this resource (RFC 9728)."""
-        found: dict[str, object] = {
+        metadata: dict[str, object] = {
             "resource": self.settings.resource,
             "authorization_servers": [self.settings.issuer],
             "bearer_methods_supported": ["header"],
         }
         if self.settings.requested_scopes:
-            found["scopes_supported"] = [*self.settings.requested_scopes]
-        return found
+            metadata["scopes_supported"] = [*self.settings.requested_scopes]
+        return metadata
 
     async def verify(self, token: str) -> Admission:
         """Return the admission of the bearer of this token.
@@ -241,22 +244,22 @@ def metadata_urls(issuer: str) -> list[str]:
     """Return the possible metadata URLs of an issuer: RFC 8414's, its form for OpenID, OpenID's."""
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    found = (
+    urls = (
         f"{base}/.well-known/oauth-authorization-server{path}",
         f"{base}/.well-known/openid-configuration{path}",
         f"{base}{path}/.well-known/openid-configuration",
     )
-    return [*dict.fromkeys(found)]
+    return [*dict.fromkeys(urls)]
 
 
-def _parse_object(body: bytes, place: str) -> dict[str, Any]:
+def _parse_object(body: bytes, url: str) -> dict[str, Any]:
     try:
-        found: Any = load_json(body)
+        answer: Any = load_json(body)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise _UnusableError(f"{place} is not a JSON object")
-    return cast("dict[str, Any]", found)
+        answer = None
+    if not isinstance(answer, dict):
+        raise _UnusableError(f"{url} is not a JSON object")
+    return cast("dict[str, Any]", answer)
 
 
 def _is_public(key: Any) -> bool:

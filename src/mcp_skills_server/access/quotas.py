@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from mcp_skills_server.access.grants import EVERYBODY, names_of
 from mcp_skills_server.access.principal import Owner, Principal, Requester, owner_of
 
-MOST_OWNERS: Final = 100_000
+MAX_OWNERS: Final = 100_000
 DEFAULTS: Final[Mapping[str, int]] = {"failed-authentications-per-minute": 60}
 """Limits without configuration. Another quota is unlimited, or a default share of all."""
 _ROUNDING_S: Final = 1e-6
@@ -51,7 +51,7 @@ class Rate:
     """
 
     def __init__(
-        self, *, now: Callable[[], float] = time.monotonic, most: int = MOST_OWNERS
+        self, *, now: Callable[[], float] = time.monotonic, most: int = MAX_OWNERS
     ) -> None:
         self._now = now
         self._most = most

@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
 
 def is_secure(url: str) -> bool:
     """Tell whether a URL is well-formed and protected: https, or http to a loopback address."""
-    if not (url.isascii() and url.isprintable()) or any(each in url for each in ' "<>\\'):
+    if not (url.isascii() and url.isprintable()) or any(character in url for character in ' "<>\\'):
         return False  # the URL is written into a header, between quotes
     try:
         parts = urlsplit(url)

@@ -25,14 +25,14 @@ from mcp_skills_server.errors import UsageError, listed
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_TOKEN: Final = 16
+_MIN_TOKEN: Final = 16
 SOON_S: Final = 14 * 86_400.0
 """Seconds before its expiry in which a token counts as expiring soon."""
 _HASHED: Final = "sha256:"
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 _ROTATED: Final = 2
 """Most tokens of one name: an old and a new one during a rotation."""
-_LONGEST_FILE: Final = 1 << 20
+_MAX_FILE: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(
@@ -90,7 +90,7 @@ class Tokens(Collection[Token]):
         if not tokens or not self._tokens:
             raise ValueError("tokens replace tokens")
         before, self._tokens = self._tokens, tuple(tokens)
-        gone = frozenset(each.hashed for each in {*before} - {*tokens})
+        gone = frozenset(token.hashed for token in {*before} - {*tokens})
         if gone and self.on_removed is not None:
             self.on_removed(gone)
 
@@ -103,11 +103,11 @@ def _call(work: Callable[[], object]) -> None:
 def find_token(tokens: Iterable[Token], secret: str) -> Token | None:
     """Return the token with this secret, expired or not, in constant time, or None."""
     hashed = hash_of(secret)
-    found: Token | None = None
+    match: Token | None = None
     for token in tokens:
         if hmac.compare_digest(token.hashed, hashed):
-            found = token
-    return found
+            match = token
+    return match
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ class TokenLines:
         A typing error in a line must not revoke the old token of its name. A token whose name is in
         no line is revoked.
         """
-        kept = {name for name, _ in self.invalid} - {each.name for each in self.tokens}
-        known = {each.hashed for each in self.tokens}
-        old = (each for each in before if each.name in kept and each.hashed not in known)
+        kept = {name for name, _ in self.invalid} - {token.name for token in self.tokens}
+        known = {token.hashed for token in self.tokens}
+        old = (token for token in before if token.name in kept and token.hashed not in known)
         return [*self.tokens, *old]
 
 
@@ -155,18 +155,18 @@ def read_tokens(text: str, source: str) -> TokenLines:
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
-        place = f"{source}, line {number}"
+        where = f"{source}, line {number}"
         try:
-            token = _parse_line(line, place)
+            token = _parse_line(line, where)
             if count[token.name] >= _ROTATED:
                 raise UsageError(
-                    f"{place}: the name {token.name} appears more than twice; remove the oldest "
+                    f"{where}: the name {token.name} appears more than twice; remove the oldest "
                     "token of it"
                 )
             if token.hashed in tokens:
                 same = tokens[token.hashed].name
                 raise UsageError(
-                    f"{place}: {token.name} has the token of {same}; make another one for each"
+                    f"{where}: {token.name} has the token of {same}; make another one for each"
                 )
             tokens[token.hashed] = token
             count[token.name] += 1
@@ -178,25 +178,25 @@ def read_tokens(text: str, source: str) -> TokenLines:
     return TokenLines(tuple(tokens.values()), tuple(wrong))
 
 
-def _parse_line(line: str, place: str) -> Token:
+def _parse_line(line: str, where: str) -> Token:
     name, equals, rest = line.partition("=")
     name = name.strip()
-    secret, *more = [each for each in rest.split(" ") if each] or [""]
+    secret, *more = [part for part in rest.split(" ") if part] or [""]
     if not equals or not _NAME.fullmatch(name):
-        raise UsageError(f"{place}: write {_FORM}")
+        raise UsageError(f"{where}: write {_FORM}")
     if secret.startswith(_HASHED):
         digits = secret.removeprefix(_HASHED)
         if not _SHA256.fullmatch(digits):
             hint = "write 64 hexadecimal digits, as 'token new' does"
-            raise UsageError(f"{place}: after sha256: {hint}")
+            raise UsageError(f"{where}: after sha256: {hint}")
         hashed = bytes.fromhex(digits)
     else:
-        if len(secret) < _SHORTEST_TOKEN:
-            raise UsageError(f"{place}: the token has fewer than {_SHORTEST_TOKEN} characters")
+        if len(secret) < _MIN_TOKEN:
+            raise UsageError(f"{where}: the token has fewer than {_MIN_TOKEN} characters")
         if not (secret.isascii() and secret.isprintable()):
-            raise UsageError(f"{place}: the token has characters that are not printable ASCII")
+            raise UsageError(f"{where}: the token has characters that are not printable ASCII")
         hashed = hash_of(secret)
-    expires, groups = _parse_fields(more, place)
+    expires, groups = _parse_fields(more, where)
     return Token(name, hashed, expires, groups)
 
 
@@ -224,34 +224,34 @@ def hashed_line(
     if groups:
         words.append(f"groups={','.join(groups)}")
     line = " ".join(words)
-    (found,) = read_tokens(line, "the new line").require_valid()
-    if (found.name, found.groups) != (name, frozenset(groups)):
+    (where,) = read_tokens(line, "the new line").require_valid()
+    if (where.name, where.groups) != (name, frozenset(groups)):
         raise UsageError(f"the new line: write {_FORM}")
     return line
 
 
-def _parse_fields(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
+def _parse_fields(words: Sequence[str], where: str) -> tuple[float, frozenset[str]]:
     """Parse the optional fields of a line and return (expiry, groups)."""
     given: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in {"expires", "groups"} or key in given:
             # The message omits the word, which may be part of the token.
-            raise UsageError(f"{place}: write {_FORM}")
+            raise UsageError(f"{where}: write {_FORM}")
         given[key] = value
     groups: list[str] = []
     if "groups" in given:
         groups = given["groups"].split(",")
-    if not all(each and each.isprintable() for each in groups):
+    if not all(group and group.isprintable() for group in groups):
         hint = "write names with commas between, such as groups=finance,legal"
-        raise UsageError(f"{place}: groups: {hint}")
+        raise UsageError(f"{where}: groups: {hint}")
     end = math.inf
     if "expires" in given:
-        end = _parse_expiry(given["expires"], place)
+        end = _parse_expiry(given["expires"], where)
     return end, frozenset(groups)
 
 
-def _parse_expiry(text: str, place: str) -> float:
+def _parse_expiry(text: str, where: str) -> float:
     try:
         if _DAY.fullmatch(text):
             day = datetime.fromisoformat(text).replace(tzinfo=UTC)
@@ -261,7 +261,7 @@ def _parse_expiry(text: str, place: str) -> float:
     except (ValueError, OverflowError):  # no such day
         pass
     hint = "write a day such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z"
-    raise UsageError(f"{place}: expires: {hint}")
+    raise UsageError(f"{where}: expires: {hint}")
 
 
 def read_token_value(value: str, source: str) -> TokenLines:
@@ -271,7 +271,7 @@ def read_token_value(value: str, source: str) -> TokenLines:
         UsageError: as for `read_tokens`.
     """
     first, *rest = value.split(",")
-    lines = "".join(("\n" if _begins_line(each) else ",") + each for each in rest)
+    lines = "".join(("\n" if _begins_line(line) else ",") + line for line in rest)
     return read_tokens(first + lines, source)
 
 
@@ -303,13 +303,13 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
         UsageError: the file cannot be read, or is too long.
     """
     try:
-        raw, status = read_regular(path, _LONGEST_FILE, wait=wait)
+        raw, status = read_regular(path, _MAX_FILE, wait=wait)
         text = raw.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); {_ANOTHER}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: cannot be read (not UTF-8); {_ANOTHER}") from None
-    if len(raw) > _LONGEST_FILE:
+    if len(raw) > _MAX_FILE:
         raise UsageError(f"{path}: too large for a token file; {_ANOTHER}")
     return text, stat.S_IMODE(status.st_mode)
 
@@ -320,9 +320,9 @@ def warn_of_expiry(tokens: Iterable[Token], now: float) -> None:
         ("have expired", -math.inf, now),
         ("expire soon", now, now + SOON_S),
     ):
-        ending = (each for each in tokens if start < each.expires <= end)
-        if some := sorted(ending, key=lambda each: each.expires):
-            shown = listed([f"{each.name} ({format_time(each.expires)})" for each in some])
+        ending = (token for token in tokens if start < token.expires <= end)
+        if some := sorted(ending, key=lambda token: token.expires):
+            shown = listed([f"{token.name} ({format_time(token.expires)})" for token in some])
             logger.warning("tokens %s: %s; write new ones", words, shown)
 
 

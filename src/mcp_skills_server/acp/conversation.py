@@ -23,11 +23,11 @@ from mcp_skills_server.dialects.acp import (
 )
 from mcp_skills_server.model.decoding import load_json
 
-_MOST: Final = 1000
+_MAX_KEPT: Final = 1000
 """The most tracked sessions, and pending requests; then the oldest is evicted."""
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 """The most bytes of stored agent updates, over all sessions."""
-_LONGEST_ID: Final = 1024
+_MAX_ID: Final = 1024
 """The maximum length of a session id, in characters; other sessions are ignored."""
 
 
@@ -91,7 +91,7 @@ class Conversation:
             self._record_handshake(request, response)
         elif isinstance(request, SessionRequest):
             opened = acp.opened_session_id(request, response)
-            if opened is not None and len(opened) > _LONGEST_ID:
+            if opened is not None and len(opened) > _MAX_ID:
                 opened = None
             if opened is not None:
                 _put(self._open, opened, None)
@@ -109,7 +109,7 @@ class Conversation:
 
     def _store_update(self, update: acp.AgentUpdate) -> bool:
         """Store the agent's own update; return True if it overwrote ours in an open session."""
-        is_short = len(update.session_id) <= _LONGEST_ID
+        is_short = len(update.session_id) <= _MAX_ID
         is_merged = update.kind in acp.merged_kinds(self._forms)
         if not (is_merged and is_short and self._expected()(update.session_id)):
             return False
@@ -119,7 +119,7 @@ class Conversation:
     def _expected(self) -> Callable[[str], bool]:
         """Return a test for open or pending sessions; a load replays before its response."""
         pending = self._pending.values()
-        asked = {each.session_id for each in pending if isinstance(each, SessionRequest)}
+        asked = {request.session_id for request in pending if isinstance(request, SessionRequest)}
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
     def announce(self, skills: tuple[AvailableSkill, ...]) -> bytes:
@@ -156,7 +156,7 @@ class _AgentUpdates:
         self._bytes = 0
 
     def put(self, session_id: str, kind: str, update: Mapping[str, Any]) -> None:
-        """Store an update; beyond `_MOST_BYTES` drop the oldest texts."""
+        """Store an update; beyond `_MAX_BYTES` drop the oldest texts."""
         try:
             text: str | None = json.dumps(update, separators=(",", ":"), allow_nan=False)
         except (ValueError, RecursionError):
@@ -165,11 +165,11 @@ class _AgentUpdates:
         self._texts[session_id, kind] = text
         self._bytes += len(text or "")
         for key in list(self._texts):
-            if self._bytes <= _MOST_BYTES:
+            if self._bytes <= _MAX_BYTES:
                 break
             self._bytes -= len(self._texts[key] or "")
             self._texts[key] = None
-        if len(self._texts) > len(acp.KINDS) * _MOST:
+        if len(self._texts) > len(acp.KINDS) * _MAX_KEPT:
             self._drop(next(iter(self._texts)))
 
     def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
@@ -207,5 +207,5 @@ def _read(line: bytes) -> object:
 def _put(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
     kept[key] = value
     kept.move_to_end(key)
-    if len(kept) > _MOST:
+    if len(kept) > _MAX_KEPT:
         kept.popitem(last=False)

@@ -283,8 +283,8 @@ class _Proxy:
         work = [self._pass_to_agent, self._pass_to_editor, self._run_shutdown]
         if self._offer is not None:
             work.append(self._keep_current)
-        for each in work:
-            Thread(target=each, name=f"acp-{each.__name__.strip('_')}", daemon=True).start()
+        for task in work:
+            Thread(target=task, name=f"acp-{task.__name__.strip('_')}", daemon=True).start()
         code = self._agent.wait()
         self._agent.sweep()
         ended = time.monotonic()
@@ -421,15 +421,15 @@ class _Proxy:
         while True:
             changed.wait()
             changed.clear()
-            found = acp.available(views.of(None).snapshot)
-            for path, reason in found.left_out:
+            offered = acp.available(views.of(None).snapshot)
+            for path, reason in offered.left_out:
                 if (path, reason) not in left_out:
                     logger.warning(
                         "%s is not announced to the editor: %s", printable(path), printable(reason)
                     )
-            left_out = set(found.left_out)
+            left_out = set(offered.left_out)
             with self._writing, suppress(OSError):
-                self._pending_skills = found.skills
+                self._pending_skills = offered.skills
                 self._send_skills(conversation)
 
     def _fault(self, what: str, error: Exception) -> None:

@@ -166,7 +166,7 @@ class AcpSkills:
 
 
 def _update(commands: Sequence[Any]) -> dict[str, Any]:
-    return {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
+    return {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(command) for command in commands]}}
 
 
 def _plain(value: Any) -> Any:

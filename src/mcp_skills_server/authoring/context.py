@@ -103,7 +103,7 @@ def parts_shown(
 ) -> Mapping[Part, Sequence[Offer]]:
     """Return the skills by the part that these texts show of them."""
     flat = " ".join(
-        "\n".join(each.text for each in texts).replace("\\n", " ").replace('\\"', '"').split()
+        "\n".join(text.text for text in texts).replace("\\n", " ").replace('\\"', '"').split()
     )
     words = set(_NAME.findall(flat))
     out: dict[Part, list[Offer]] = {"whole": [], "shortened": [], "absent": []}

@@ -23,8 +23,8 @@ from mcp_skills_server.runtime.search_text import matched_fields
 
 PLACES: Final = 5
 """Top places of a ranking that count for hit@5."""
-_MOST_CASES: Final = 10_000
-_LONGEST: Final = 10_000
+_MAX_CASES: Final = 10_000
+_MAX_LENGTH: Final = 10_000
 """Most characters of a query."""
 
 
@@ -40,58 +40,58 @@ class TriggerCase(NamedTuple):
     skill: str = ""
 
 
-def read_cases(raw: bytes, place: str) -> list[TriggerCase]:
+def read_cases(raw: bytes, where: str) -> list[TriggerCase]:
     """Return the cases of a file; error messages refer to it as `place`.
 
     Raises:
         UsageError: the file has neither format. The message says what is wrong, and where.
     """
     try:
-        found: Any = load_json(raw)
+        content: Any = load_json(raw)
     except ValueError as error:
-        raise UsageError(f"{place}: cannot be read as JSON ({error})") from None
-    if isinstance(found, dict) and "evals" in found:
-        evals = cast("dict[str, Any]", found)
+        raise UsageError(f"{where}: cannot be read as JSON ({error})") from None
+    if isinstance(content, dict) and "evals" in content:
+        evals = cast("dict[str, Any]", content)
         about = {"skill_name": evals.get("skill_name")}
         return [
-            _case(about | each | {"should_trigger": True}, "prompt", f"{place}: evals[{at}]")
-            for at, each in enumerate(_entries(evals["evals"], place))
+            _case(about | entry | {"should_trigger": True}, "prompt", f"{where}: evals[{at}]")
+            for at, entry in enumerate(_entries(evals["evals"], where))
         ]
-    if isinstance(found, list):
-        entries = enumerate(_entries(found, place))
-        return [_case(each, "query", f"{place}: entry {at}") for at, each in entries]
+    if isinstance(content, list):
+        entries = enumerate(_entries(content, where))
+        return [_case(entry, "query", f"{where}: entry {at}") for at, entry in entries]
     hint = 'write [{"query": "...", "should_trigger": true}]'
-    raise NoTriggerSetError(f"{place}: has no trigger set; {hint}")
+    raise NoTriggerSetError(f"{where}: has no trigger set; {hint}")
 
 
 def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
     """Return these cases as the JSON text of a trigger set."""
-    entries = [{"query": each.query, "should_trigger": each.should_trigger} for each in cases]
+    entries = [{"query": case.query, "should_trigger": case.should_trigger} for case in cases]
     return (json.dumps(entries, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
 
 
-def _entries(found: Any, place: str) -> list[dict[str, Any]]:
-    if not isinstance(found, list) or not all(
-        isinstance(each, dict) for each in cast("list[Any]", found)
+def _entries(content: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(content, list) or not all(
+        isinstance(entry, dict) for entry in cast("list[Any]", content)
     ):
-        raise UsageError(f"{place}: is not a list of objects")
-    entries = cast("list[dict[str, Any]]", found)
-    if len(entries) > _MOST_CASES:
-        most = f"at most {_MOST_CASES:,} are read; split the file"
-        raise UsageError(f"{place}: has {len(entries):,} cases, {most}")
+        raise UsageError(f"{where}: is not a list of objects")
+    entries = cast("list[dict[str, Any]]", content)
+    if len(entries) > _MAX_CASES:
+        most = f"at most {_MAX_CASES:,} are read; split the file"
+        raise UsageError(f"{where}: has {len(entries):,} cases, {most}")
     return entries
 
 
-def _case(entry: Mapping[str, Any], key: str, place: str) -> TriggerCase:
+def _case(entry: Mapping[str, Any], key: str, where: str) -> TriggerCase:
     query, expected = entry.get(key), entry.get("should_trigger")
     if not isinstance(query, str) or not query.strip():
-        raise UsageError(f"{place} has no text {key!r}")
-    if len(query) > _LONGEST:
-        most = f"at most {_LONGEST:,} are allowed"
-        raise UsageError(f"{place}: its {key!r} has {len(query):,} characters, {most}")
+        raise UsageError(f"{where} has no text {key!r}")
+    if len(query) > _MAX_LENGTH:
+        most = f"at most {_MAX_LENGTH:,} are allowed"
+        raise UsageError(f"{where}: its {key!r} has {len(query):,} characters, {most}")
     if not isinstance(expected, bool):
         hint = 'add "should_trigger": true or false'
-        raise UsageError(f"{place} does not say whether it should trigger; {hint}")
+        raise UsageError(f"{where} does not say whether it should trigger; {hint}")
     named = entry.get("skill") or entry.get("skill_name") or ""
     return TriggerCase(query.strip(), expected, str(named))
 
@@ -103,20 +103,20 @@ def own_cases(
 
     `show` returns the place of a file, from the root, for messages.
     """
-    found: list[tuple[Skill, TriggerCase]] = []
+    cases: list[tuple[Skill, TriggerCase]] = []
     troubles: list[UsageError] = []
     for path, file in skill.files.items():
         name = path.removeprefix(EVALS)
         if name == path or "/" in name or not name.endswith(".json"):
             continue
         try:
-            found += [(skill, case) for case in read_cases(read(file), show(file.location))]
+            cases += [(skill, case) for case in read_cases(read(file), show(file.location))]
         except UsageError as error:
             troubles.append(error)
         except OSError as error:
             reason = f"cannot be read ({error.strerror})"
             troubles.append(UsageError(f"{show(file.location)}: {reason}"))
-    return found, troubles
+    return cases, troubles
 
 
 class Judge(Protocol):
@@ -225,8 +225,8 @@ def evaluate(
         chosen = [judge.choose(case.query, run) for run in range(judge.runs)]
         first, triggering = chosen[0], chosen
         if judge.ranks:
-            triggering = [each[:1] for each in chosen]
-        triggers = sum(skill.path in each for each in triggering)
+            triggering = [path[:1] for path in chosen]
+        triggers = sum(skill.path in paths for paths in triggering)
         passed = (triggers / judge.runs >= threshold) == case.should_trigger
         rank, winner, words = None, "", list[str]()
         if skill.path in first:
@@ -234,8 +234,8 @@ def evaluate(
         if first and first[0] != skill.path:
             winner = first[0]
         if first and first[0] in snapshot.skills:
-            found = matched_fields(snapshot.skills[first[0]], case.query)
-            words = list(dict.fromkeys(word for _, each in found for word in each))
+            fields = matched_fields(snapshot.skills[first[0]], case.query)
+            words = list(dict.fromkeys(word for _, row in fields for word in row))
         return CaseResult(skill, case, triggers, judge.runs, passed, rank, winner, words)
 
     if judge.concurrency == 1:
@@ -252,33 +252,33 @@ def ranked(cases: Sequence[tuple[Skill, TriggerCase]], view: View) -> list[CaseR
 
 def summary(results: Sequence[CaseResult]) -> Summary:
     """Return the totals of these results."""
-    ranks = [each.rank for each in results if each.case.should_trigger]
+    ranks = [result.rank for result in results if result.case.should_trigger]
     hit_at_1 = hit_at_5 = None
     if ranks:
         hit_at_1 = ranks.count(1) / len(ranks)
         hit_at_5 = sum(rank is not None and rank <= PLACES for rank in ranks) / len(ranks)
-    passed = sum(each.passed for each in results)
-    false_triggers = sum(not each.passed for each in results if not each.case.should_trigger)
+    passed = sum(result.passed for result in results)
+    false_triggers = sum(not result.passed for result in results if not result.case.should_trigger)
     return Summary(len(results), passed, hit_at_1, hit_at_5, false_triggers)
 
 
 def by_skill(results: Iterable[CaseResult]) -> Mapping[Skill, list[CaseResult]]:
     """Return the results grouped by skill, in the order of the paths."""
     out: dict[Skill, list[CaseResult]] = {}
-    for each in sorted(results, key=lambda each: each.skill.path):
-        out.setdefault(each.skill, []).append(each)
+    for result in sorted(results, key=lambda pair: pair.skill.path):
+        out.setdefault(result.skill, []).append(result)
     return out
 
 
 def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
     """Return all results as JSON: the fields of skill-creator's runner, and more."""
     skills: list[dict[str, Any]] = []
-    for skill, found in by_skill(results).items():
+    for skill, of_skill in by_skill(results).items():
         about = {"skill_name": skill.name, "path": skill.path, "description": skill.description}
-        skills.append(about | {"summary": summary(found).as_json()})
+        skills.append(about | {"summary": summary(of_skill).as_json()})
     return {
         "skills": skills,
-        "results": [each.as_json() for each in results],
+        "results": [result.as_json() for result in results],
         "summary": summary(results).as_json(),
     }
 
@@ -286,16 +286,16 @@ def as_json(results: Sequence[CaseResult]) -> dict[str, Any]:
 def as_junit(results: Sequence[CaseResult]) -> str:
     """Return the results as JUnit XML: a suite for each skill, a case for each prompt."""
     suites = ElementTree.Element("testsuites", name="trigger evaluation")
-    for skill, found in by_skill(results).items():
-        failed = sum(not each.passed for each in found)
+    for skill, of_skill in by_skill(results).items():
+        failed = sum(not result.passed for result in of_skill)
         name = printable(skill.path)
-        counts = {"name": name, "tests": str(len(found)), "failures": str(failed)}
+        counts = {"name": name, "tests": str(len(of_skill)), "failures": str(failed)}
         suite = ElementTree.SubElement(suites, "testsuite", counts)
-        for each in found:
-            prompt = printable(each.case.query)
+        for result in of_skill:
+            prompt = printable(result.case.query)
             case = ElementTree.SubElement(suite, "testcase", classname=name, name=prompt)
-            if not each.passed:
-                ElementTree.SubElement(case, "failure", message=printable(failure_reason(each)))
+            if not result.passed:
+                ElementTree.SubElement(case, "failure", message=printable(failure_reason(result)))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
 

@@ -16,7 +16,7 @@ from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.overlap import pairs
 
-MOST_TEXT: Final = 1 << 20
+MAX_TEXT: Final = 1 << 20
 """Largest file, in bytes, that is searched for file names and comments, and corrected."""
 _LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
 """Files that no other file of a skill needs to name."""
@@ -25,20 +25,20 @@ _TOOL_FILES: Final = re.compile(
 )
 _COLLIDES: Final = 0.8
 """The least share of common words with which two skills collide."""
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 _NAME: Final = re.compile(r"[\w.-]++")
 
 
 def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     """Return the notes on these checked skills; skip files that cannot be read."""
-    found = [
-        each
+    problems = [
+        known
         for skill in skills
-        for each in (*skill.problems, *registry.checks.of(skill))
-        if each.severity == "note"
+        for known in (*skill.problems, *registry.checks.of(skill))
+        if known.severity == "note"
     ]
     usable = [
-        each for each in skills if each.standing > Standing.UNUSABLE and SKILL_MD in each.files
+        skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files
     ]
     for skill in usable:
         # Most skills name all of their files in SKILL.md, so that no other file has to be read.
@@ -46,7 +46,7 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
         if unused:
             unused = _unnamed_files(_texts(registry, skill, skill.files), unused)
         if unused:
-            found.append(_unused_files(unused).at(_place(registry, skill), skill.path))
+            problems.append(_unused_files(unused).at(_place(registry, skill), skill.path))
     nearest: dict[Skill, tuple[Skill, float]] = {}
     counts: Counter[Skill] = Counter()
     for skill, near in pairs(usable, _COLLIDES):  # most similar first
@@ -57,15 +57,15 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
             counts[one] += 1
     for skill, (other, share) in nearest.items():
         note = _overlap(skill, other, share, counts[skill] - 1)
-        found.append(note.at(_place(registry, skill), skill.path))
-    return found
+        problems.append(note.at(_place(registry, skill), skill.path))
+    return problems
 
 
 def _texts(registry: Registry, skill: Skill, paths: Iterable[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for path in paths:
         file = skill.files[path]
-        if file.size > MOST_TEXT:
+        if file.size > MAX_TEXT:
             continue
         with suppress(OSError):
             text = media.as_text(registry.read(file), media.media_type(path))
@@ -97,7 +97,7 @@ def _unnamed_files(texts: Mapping[str, str], files: Iterable[str]) -> list[str]:
 
 def _unused_files(unused: Sequence[str]) -> Problem:
     """Return the note that no text of a skill names these files."""
-    names = listed([*map(literal, unused)], _MOST_NAMED)
+    names = listed([*map(literal, unused)], _MAX_NAMED)
     return problem("file-unused", f"no text of the skill names {names}")
 
 

@@ -149,17 +149,17 @@ class CommandJudge:
         self._timeout_s = timeout_s
         self._answers = answers
         self._lock = threading.Lock()
-        paths = {each.path: each.path for each in skills}
-        self._paths = {each.name: each.path for each in skills} | paths
+        paths = {skill.path: skill.path for skill in skills}
+        self._paths = {skill.name: skill.path for skill in skills} | paths
         listed = [
-            {"name": each.name, "path": each.path, "description": each.description}
-            for each in skills
+            {"name": skill.name, "path": skill.path, "description": skill.description}
+            for skill in skills
         ]
         self._shown = {"catalogue": catalogue, "skills": listed}
         mark = hashlib.sha256(json.dumps([self._words, self._shown]).encode())
-        for each in self._words:
-            if os.path.isfile(each):  # an edited program invalidates its cached answers
-                with open(each, "rb") as file:
+        for word in self._words:
+            if os.path.isfile(word):  # an edited program invalidates its cached answers
+                with open(word, "rb") as file:
                     mark.update(hashlib.file_digest(file, "sha256").digest())
         self._mark = mark.digest()
 
@@ -190,24 +190,24 @@ def _parsed(output: str) -> tuple[list[str], float]:
     if not text.startswith(("[", "{")):
         return [line.strip() for line in text.splitlines() if line.strip()], 0.0
     try:
-        found: Any = load_json(text)
+        answer: Any = load_json(text)
     except ValueError as error:
         shown = clipped(printable(text))
         raise UsageError(f"the judge printed invalid JSON ({error}): {shown}") from None
     cost = 0.0
-    if isinstance(found, dict):
-        fields = cast("dict[str, Any]", found)
-        found, said = fields.get("skills"), fields.get("cost_usd")
+    if isinstance(answer, dict):
+        fields = cast("dict[str, Any]", answer)
+        answer, said = fields.get("skills"), fields.get("cost_usd")
         if isinstance(said, (int, float)):
             if not 0 <= said <= _MAX_COST_USD:  # nor is NaN
                 text = f"the judge's cost_usd is no number from 0 to {_MAX_COST_USD:,}"
                 raise UsageError(f"{text}: {clipped(str(said))}")
             cost = float(said)
-    if not isinstance(found, list) or not all(
-        isinstance(each, str) for each in cast("list[Any]", found)
+    if not isinstance(answer, list) or not all(
+        isinstance(word, str) for word in cast("list[Any]", answer)
     ):
         raise UsageError(f"the judge did not print a list of names: {clipped(printable(text))}")
-    return cast("list[str]", found), cost
+    return cast("list[str]", answer), cost
 
 
 def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]:
@@ -225,7 +225,7 @@ def scan(command: str, folder: str, show: Callable[[str], str]) -> list[Problem]
     words = _words_of_command("--scanner", command)
     with tempfile.TemporaryDirectory(prefix="skills-scan-") as scratch:
         output = Path(scratch, "findings.sarif")
-        words = [each.replace(_OUTPUT, str(output)) for each in words]
+        words = [word.replace(_OUTPUT, str(output)) for word in words]
         raw = _run([*words, folder], _SCAN_S, ok_codes=_OK_CODES)
         try:
             if output.exists():
@@ -245,15 +245,15 @@ def _read_sarif(raw: bytes, folder: str, show: Callable[[str], str]) -> Iterator
         driver = run["tool"]["driver"]
         name = str(driver["name"])
         known = cast("list[dict[str, Any]]", driver.get("rules") or [])
-        rules: dict[Any, dict[str, Any]] = {each["id"]: each for each in known}
+        rules: dict[Any, dict[str, Any]] = {rule["id"]: rule for rule in known}
         for result in cast("list[dict[str, Any]]", run.get("results") or []):
             if result.get("suppressions") or result.get("kind") in _NO_FINDING:
                 continue
             level = _level(result, rules.get(result.get("ruleId")) or {})
             code = f"{name}/{result.get('ruleId') or 'finding'}"
-            place, line = _place(result, folder)
+            path, line = _place(result, folder)
             message = str(result["message"].get("text") or code)
-            yield Problem(code, level, " ".join(message.split()), "", line, show(place))
+            yield Problem(code, level, " ".join(message.split()), "", line, show(path))
 
 
 def _level(result: dict[str, Any], rule: dict[str, Any]) -> Severity:

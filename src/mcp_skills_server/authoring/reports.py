@@ -42,17 +42,17 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     """Return a report in GitLab's code quality format, which needs unique fingerprints."""
     report: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()
-    for each in problems:
-        fingerprint = _fingerprint(each)
+    for problem in problems:
+        fingerprint = _fingerprint(problem)
         counts[fingerprint] += 1
         if counts[fingerprint] > 1:  # a scanner has the same finding at several lines
             fingerprint += f"-{counts[fingerprint]}"
         finding = {
-            "description": each.text,
-            "check_name": each.code,
+            "description": problem.text,
+            "check_name": problem.code,
             "fingerprint": fingerprint,
-            "severity": _GITLAB[each.severity],
-            "location": {"path": _path(each), "lines": {"begin": each.line or 1}},
+            "severity": _GITLAB[problem.severity],
+            "location": {"path": _path(problem), "lines": {"begin": problem.line or 1}},
         }
         report.append(finding)
     return report
@@ -61,19 +61,19 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
 def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
     """Return JUnit XML: a case for each skill, which fails on an error or a warning."""
     of_skill: dict[str, list[Problem]] = {path: [] for path in skills}
-    for each in problems:
-        of_skill.setdefault(each.skill, []).append(each)
-    failed = sum(any(each.severity != "note" for each in found) for found in of_skill.values())
+    for problem in problems:
+        of_skill.setdefault(problem.skill, []).append(problem)
+    failed = sum(any(problem.severity != "note" for problem in own) for own in of_skill.values())
     counts = {"name": "skills", "tests": str(len(of_skill)), "failures": str(failed)}
     suite = ElementTree.Element("testsuite", counts)
-    for path, found in of_skill.items():
+    for path, own in of_skill.items():
         name = printable(path or "(no skill)")
         case = ElementTree.SubElement(suite, "testcase", classname="skills", name=name)
-        counted = [each for each in found if each.severity != "note"]
+        counted = [problem for problem in own if problem.severity != "note"]
         if counted:
             failure = ElementTree.SubElement(case, "failure", message=printable(counted[0].text))
             failure.text = "\n".join(map(str, counted))
-        if notes := [str(each) for each in found if each.severity == "note"]:
+        if notes := [str(problem) for problem in own if problem.severity == "note"]:
             ElementTree.SubElement(case, "system-out").text = "\n".join(notes)
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
@@ -86,15 +86,17 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
 
     `fixed` has the text of a file before and after `--fix`, by the finding that it corrects.
     """
-    found = list(problems)
-    codes = sorted({each.code for each in found})
+    reported = list(problems)
+    codes = sorted({problem.code for problem in reported})
     rules = [_rule(code) for code in codes]
     driver: dict[str, Any] = {
         "name": "mcp-skills-server",
         "version": mcp_skills_server.__version__,
         "rules": rules,
     }
-    results = [_result(each, codes.index(each.code), fixed.get(each)) for each in found]
+    results = [
+        _result(problem, codes.index(problem.code), fixed.get(problem)) for problem in reported
+    ]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -131,18 +133,18 @@ def _rule(code: str) -> dict[str, Any]:
 
 def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[str, Any]:
     artifact = {"uri": quote(_path(problem).replace("\\", "/")), "uriBaseId": _ROOT}
-    place: dict[str, Any] = {
+    location: dict[str, Any] = {
         "artifactLocation": artifact,
         "region": {"startLine": problem.line or 1},
     }
     if problem.column is not None:
-        place["region"]["startColumn"] = problem.column
+        location["region"]["startColumn"] = problem.column
     result: dict[str, Any] = {
         "ruleId": problem.code,
         "ruleIndex": rule,
         "level": problem.severity,
         "message": {"text": problem.text},
-        "locations": [{"physicalLocation": place}],
+        "locations": [{"physicalLocation": location}],
         "partialFingerprints": {"skillFinding/v1": _fingerprint(problem)},
     }
     if fixed is not None:

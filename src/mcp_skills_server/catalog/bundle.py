@@ -79,22 +79,22 @@ class ScannedFiles:
         self._taken: dict[str, SkillFile] = {}
         self._linked: dict[str, SkillFile | None] = {}
 
-    def unchanged(self, found: SkillFile) -> SkillFile | None:
+    def unchanged(self, file: SkillFile) -> SkillFile | None:
         """Return the known file at this location if its signature is the same, or None.
 
         An index may be wrong about a file: `Registry.read` hashes all it reads, so no bytes are
         served under another digest.
         """
-        old = self._taken.get(found.location) or self._known.get(found.location)
-        if old is None or not old.digest or old.signature != found.signature:
+        old = self._taken.get(file.location) or self._known.get(file.location)
+        if old is None or not old.digest or old.signature != file.signature:
             return None
-        if not (old.mtime_reliable and found.mtime_reliable):  # young, or the clock was set back
+        if not (old.mtime_reliable and file.mtime_reliable):  # young, or the clock was set back
             return None
-        old.executable = found.executable
-        self._taken[found.location] = old
+        old.executable = file.executable
+        self._taken[file.location] = old
         return old
 
-    def take(self, found: SkillFile) -> SkillFile:
+    def take(self, file: SkillFile) -> SkillFile:
         """Return the object of a file: the known one if the bytes are the same.
 
         A file that cannot be read has no digest.
@@ -102,33 +102,33 @@ class ScannedFiles:
         Raises:
             OSError: the process ran out of descriptors or memory.
         """
-        taken = self._taken.get(found.location) or self.unchanged(found)
+        taken = self._taken.get(file.location) or self.unchanged(file)
         if taken is not None:
             return taken
-        old = self._known.get(found.location)
-        if not found.digest:
+        old = self._known.get(file.location)
+        if not file.digest:
             try:
-                self.read(found)
+                self.read(file)
             except OSError as error:
                 if error.errno in disk.TRANSIENT_ERRORS:
                     raise
                 is_news = old is None or old.digest
                 # an unreadable SKILL.md has a problem of its own
-                if is_news and not found.location.endswith(SKILL_MD):
+                if is_news and not file.location.endswith(SKILL_MD):
                     text = "a file of a skill is not served: %s: %s"
                     logger.warning(text, error.strerror, error.filename)
-        if old is not None and (old.digest, old.size) == (found.digest, found.size):
-            old.signature, old.mtime_reliable = found.signature, found.mtime_reliable
-            old.executable = found.executable
-            found = old
-        self._taken[found.location] = found
-        return found
+        if old is not None and (old.digest, old.size) == (file.digest, file.size):
+            old.signature, old.mtime_reliable = file.signature, file.mtime_reliable
+            old.executable = file.executable
+            file = old
+        self._taken[file.location] = file
+        return file
 
-    def read(self, found: SkillFile) -> bytes:
+    def read(self, file: SkillFile) -> bytes:
         """Read a file and record its digest; raise OSError if it is unreadable."""
         self.reads += 1
-        located = self._root.locate(found.location)
-        return disk.ingest(located.base, located.rest, found, self._most_bytes)
+        located = self._root.locate(file.location)
+        return disk.ingest(located.base, located.rest, file, self._most_bytes)
 
     def linked(self, directory: str, name: str) -> SkillFile | None:
         """Return the file in its root that a link leads to, or None.
@@ -202,8 +202,8 @@ class Bundle:
     def _find(
         self, here: Directory, code: str, message: str, name: str, hint: str | None = None
     ) -> None:
-        place = self._root.show(join(here.path, name))
-        self._findings.append(problem(code, message, hint=hint).at(place, self._skill.path))
+        folder = self._root.show(join(here.path, name))
+        self._findings.append(problem(code, message, hint=hint).at(folder, self._skill.path))
 
     def complete(self, limits: Limits) -> Skill:
         """Return the skill with its files and final standing; over a limit with fewer files.
@@ -214,8 +214,8 @@ class Bundle:
         skill, files = self._skill, dict(sorted(self._files.items()))
         over = list(self._over(limits))
         if over:
-            place = self._root.show(skill.directory)
-            self._findings += [each.at(place, skill.path) for each in over]
+            folder = self._root.show(skill.directory)
+            self._findings += [problem.at(folder, skill.path) for problem in over]
             files = _within_limits(files, limits)
         return replace(
             skill,
@@ -270,14 +270,14 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
         return skill
 
     def is_left(path: str) -> bool:
-        holders = [each for each in skill.nested if within(path, each)]
+        holders = [nested for nested in skill.nested if within(path, nested)]
         return max(holders, key=len, default="") not in withheld
 
-    places = [root.show(join(skill.directory, each)) for each in withheld]
+    places = [root.show(join(skill.directory, nested)) for nested in withheld]
     findings = tuple(
         _uncounted(finding)
         for finding in skill.findings
-        if not any(within(finding.path, place) for place in places)
+        if not any(within(finding.path, folder) for folder in places)
     )
     top = f"{skill.directory}/" if skill.directory else ""
     files = {path: file for path, file in skill.files.items() if is_left(path)}

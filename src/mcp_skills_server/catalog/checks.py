@@ -50,18 +50,18 @@ class Survey:
         """Numbers of problems and their codes in one line, errors first; "" for none."""
         if not self.problems:
             return ""
-        ordered = sorted(self.problems, key=lambda each: (each.severity, each.code))
-        counts = Counter(each.code for each in ordered).items()
+        ordered = sorted(self.problems, key=lambda problem: (problem.severity, problem.code))
+        counts = Counter(problem.code for problem in ordered).items()
         named = ", ".join(f"{code} ({n:,})" if n > 1 else code for code, n in counts)
-        errors = sum(each.severity == "error" for each in ordered)
+        errors = sum(problem.severity == "error" for problem in ordered)
         return f"{plural(errors, 'error')}, {plural(len(ordered) - errors, 'warning')}: {named}"
 
     @cached_property
     def by_skill(self) -> Mapping[str, Sequence[Problem]]:
         """Problems by skill path, of each skill that has some."""
         out: dict[str, list[Problem]] = {}
-        for each in self.problems:
-            out.setdefault(each.skill, []).append(each)
+        for finding in self.problems:
+            out.setdefault(finding.skill, []).append(finding)
         out.pop("", None)
         return out
 
@@ -80,22 +80,22 @@ class Checks:
 
     def of(self, skill: Skill) -> Sequence[Problem]:
         """Return the problems in a skill's files, cached unless a file was unreadable."""
-        found = self.known(skill)
+        problems = self.known(skill)
         # A read that failed may succeed now, though the skill did not change.
-        if found is None or any(each.code == "unreadable" for each in found):
-            found = inspect(self._reader, skill)
-            self.remember(skill, found)
-        return found
+        if problems is None or any(problem.code == "unreadable" for problem in problems):
+            problems = inspect(self._reader, skill)
+            self.remember(skill, problems)
+        return problems
 
     def known(self, skill: Skill) -> Sequence[Problem] | None:
         """Return the cached problems in a skill's files, or None while unchecked."""
         with self._lock:
             return self._known.get(skill)
 
-    def remember(self, skill: Skill, found: Sequence[Problem]) -> None:
+    def remember(self, skill: Skill, problems: Sequence[Problem]) -> None:
         """Cache the problems in a skill's files."""
         with self._lock:
-            self._known[skill] = tuple(found)
+            self._known[skill] = tuple(problems)
 
     def survey(self, snapshot: Snapshot) -> Survey:
         """Return the problems of a snapshot that are known now. Reads no file."""
@@ -103,13 +103,13 @@ class Checks:
             made = self._surveys.get(snapshot)
             if made is not None:
                 return made
-            checked = [self._known.get(each) for each in snapshot.skills.values()]
-        found = {*snapshot.all_problems, *among(self._reader, snapshot)}
-        found.update(one for each in checked if each for one in each)
+            checked = [self._known.get(skill) for skill in snapshot.skills.values()]
+        problems = {*snapshot.all_problems, *among(self._reader, snapshot)}
+        problems.update(one for problem in checked if problem for one in problem)
         # only `validate` reports notes
-        reported = (each for each in found if each.severity != "note")
+        reported = (problem for problem in problems if problem.severity != "note")
         ordered = sorted(reported, key=lambda one: (one.path, one.line or 0, one.code, one.message))
-        survey = Survey(ordered, sum(each is not None for each in checked), len(checked))
+        survey = Survey(ordered, sum(problems is not None for problems in checked), len(checked))
         if survey.is_complete:
             with self._lock:
                 self._surveys[snapshot] = survey
@@ -159,35 +159,38 @@ def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
     from mcp_skills_server.validation import lint  # late import of TOML and lint
 
     root = reader.roots[skill.root]
-    inner = tuple(f"{each}/" for each in skill.nested)
+    inner = tuple(f"{nested}/" for nested in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
     # not those in a nested skill that has lost its SKILL.md: its folder has no file here
     folders = {up for path in (*own, *skill.empty) for up in above(path)}
     ignored = tree.ignored_in(located.base, located.rest)
     ignored = [path for path in ignored if path.rstrip("/").rpartition("/")[0] in folders]
-    found = [*lint.lint_names(skill, own, ignored)]
+    problems = [*lint.lint_names(skill, own, ignored)]
     # unreadable files that the scan reported
-    known = {each.path for each in skill.problems if each.code == "unreadable"}
+    known = {problem.path for problem in skill.problems if problem.code == "unreadable"}
     for path, file in own.items():
         if file.size > reader.limits.bytes:
             continue
         try:
-            found += lint.lint_file(skill, path, reader.read(file))
+            problems += lint.lint_file(skill, path, reader.read(file))
         except OSError as error:
             if root.show(join(skill.directory, path)) not in known:
                 text = f"the file cannot be read ({error.strerror})"
-                found.append(problem("unreadable", text).at(path, ""))
-    return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]
+                problems.append(problem("unreadable", text).at(path, ""))
+    return [
+        problem.at(root.show(join(skill.directory, problem.path)), skill.path)
+        for problem in problems
+    ]
 
 
 def among(reader: SkillReader, snapshot: Snapshot) -> list[Problem]:
     """Return problems of combinations of skills; of `dependencies`, only of resources."""
     from mcp_skills_server.validation import lint
 
-    found: list[Problem] = []
-    for each in lint.lint_catalog(snapshot):
-        skill = snapshot.skills[each.skill]
-        place = join(skill.directory, each.path) if each.path else skill.directory
-        found.append(each.at(reader.roots[skill.root].show(place), skill.path))
-    return found
+    problems: list[Problem] = []
+    for reported in lint.lint_catalog(snapshot):
+        skill = snapshot.skills[reported.skill]
+        path = join(skill.directory, reported.path) if reported.path else skill.directory
+        problems.append(reported.at(reader.roots[skill.root].show(path), skill.path))
+    return problems

@@ -39,33 +39,35 @@ Handle: TypeAlias = "int | str"
 """An open directory: a descriptor, or its path on platforms without `dir_fd`."""
 
 
-def signature(found: os.stat_result) -> str:
+def signature(status: os.stat_result) -> str:
     """Return a stat signature that changes with the content of a file.
 
     Size and modification time are not enough: an rsync-style rewrite keeps both. One text for each
     file takes half the memory of five numbers.
     """
-    size, mtime = found.st_size, found.st_mtime_ns
-    since = found.st_ctime_ns - mtime
-    return f"{size:x}.{mtime:x}.{since:x}.{found.st_ino:x}.{found.st_dev:x}"
+    size, mtime = status.st_size, status.st_mtime_ns
+    since = status.st_ctime_ns - mtime
+    return f"{size:x}.{mtime:x}.{since:x}.{status.st_ino:x}.{status.st_dev:x}"
 
 
-def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
+def file_from(status: os.stat_result, root: int, location: str, now: int) -> SkillFile:
     """Make a SkillFile without a digest from a stat result taken at `now` (nanoseconds)."""
     young = now - _SETTLED_NS
-    is_settled = found.st_mtime_ns < young and found.st_ctime_ns < young
-    is_executable = bool(found.st_mode & stat.S_IXUSR)
-    return SkillFile(root, location, found.st_size, signature(found), is_settled, "", is_executable)
+    is_settled = status.st_mtime_ns < young and status.st_ctime_ns < young
+    is_executable = bool(status.st_mode & stat.S_IXUSR)
+    return SkillFile(
+        root, location, status.st_size, signature(status), is_settled, "", is_executable
+    )
 
 
-def is_foreign_hard_link(found: os.stat_result, handle: Handle) -> bool:
+def is_foreign_hard_link(status: os.stat_result, handle: Handle) -> bool:
     """Tell whether a file is a hard link, owned by another user than its directory.
 
     Otherwise a user who may write into a folder could make the server read other users' files. Hard
     links within one owner's files are common: package stores and backups use them.
     """
-    is_linked = stat.S_ISREG(found.st_mode) and found.st_nlink > 1
-    return is_linked and found.st_uid != os.stat(handle).st_uid
+    is_linked = stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+    return is_linked and status.st_uid != os.stat(handle).st_uid
 
 
 @contextmanager
@@ -135,10 +137,10 @@ def read(
         path = f"{directory}/{path}"
     descriptor = os.open(path, _FILE, dir_fd=directory if isinstance(directory, int) else None)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
             raise OSError(errno.EFBIG, "it is too large, or not a regular file", path)
-        return _read_all(descriptor, found.st_size), found
+        return _read_all(descriptor, status.st_size), status
     finally:
         os.close(descriptor)
 
@@ -153,21 +155,21 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
     """
     path = f"{root_path}/{location}"
     try:
-        raw, found = read(path, most_bytes)
+        raw, status = read(path, most_bytes)
         # it changed, or a directory above it was swapped for a link
-        if signature(found) != file.signature:
+        if signature(status) != file.signature:
             parent, _, name = location.rpartition("/")
             with open_directory(root_path, parent) as handle:
-                raw, found = read(name, most_bytes, handle)
-                if is_foreign_hard_link(found, handle):
+                raw, status = read(name, most_bytes, handle)
+                if is_foreign_hard_link(status, handle):
                     raise FileNotFoundError(errno.ENOENT, "", path)
     except OSError as error:
         reason = error.strerror
         if error.errno in MISSING_ERRORS:
             reason = "it keeps changing"
         raise OSError(error.errno, reason, path) from None
-    mark = signature(found)
-    if mark != file.signature or len(raw) != found.st_size:
+    mark = signature(status)
+    if mark != file.signature or len(raw) != status.st_size:
         file.size, file.signature, file.mtime_reliable = len(raw), mark, False
     file.digest = digest_of(raw)
     return raw
@@ -190,10 +192,10 @@ def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillF
     )
     if any(is_ignored(part) for part in parts[common:]) or not is_utf8(location):
         return None
-    found = lstat_below(root_path, location)
-    if found is None or not stat.S_ISREG(found.st_mode):
+    status = lstat_below(root_path, location)
+    if status is None or not stat.S_ISREG(status.st_mode):
         return None
-    return file_from(found, root, location, time.time_ns())
+    return file_from(status, root, location, time.time_ns())
 
 
 def lstat_below(root_path: str, location: str) -> os.stat_result | None:
@@ -201,10 +203,10 @@ def lstat_below(root_path: str, location: str) -> os.stat_result | None:
     parent, _, last = location.rpartition("/")
     try:
         with open_directory(root_path, parent) as handle:
-            found = lstat(handle, last)
-            if is_foreign_hard_link(found, handle):
+            status = lstat(handle, last)
+            if is_foreign_hard_link(status, handle):
                 return None
-            return found
+            return status
     except OSError:
         return None
 

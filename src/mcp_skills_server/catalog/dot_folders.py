@@ -15,7 +15,7 @@ from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.errors import listed, plural
 from mcp_skills_server.model import SKILL_MD
 
-_MOST_FOLDERS: Final = 5_000
+_MAX_FOLDERS: Final = 5_000
 """Folders that are searched below one root: about a tenth of a second."""
 _NAMED: Final = 5
 
@@ -45,14 +45,14 @@ def passed_over(registry: Registry) -> list[PassedOver]:
     """Return the skills that `Limits.hidden` would add, by root, from a bounded scan."""
     out: list[PassedOver] = []
     for root in registry.roots:
-        left, found = _MOST_FOLDERS, dict[str, int]()
+        left, counts = _MAX_FOLDERS, dict[str, int]()
         for location in registry.dot_folders(root):
             holding = [SKILL_MD in here.files for here in islice(_folders(root, location), left)]
             left -= len(holding)
             if any(holding):
-                found[location] = sum(holding)
-        if found:
-            out.append(PassedOver(root.shown, sum(found.values()), tuple(found), left > 0))
+                counts[location] = sum(holding)
+        if counts:
+            out.append(PassedOver(root.shown, sum(counts.values()), tuple(counts), left > 0))
     return out
 
 
@@ -65,7 +65,7 @@ def _folders(root: Root, location: str) -> Iterator[tree.Directory]:
             yield from below(inner)
 
     with suppress(OSError), open_directory(root.path, location) as handle:
-        depth = tree.MOST_LEVELS - levels(location)
-        found = tree.Walk(root.index, 1, hidden=True).read_directory(handle, location, depth)
-        if found is not None:
-            yield from below(found)
+        depth = tree.MAX_LEVELS - levels(location)
+        entries = tree.Walk(root.index, 1, hidden=True).read_directory(handle, location, depth)
+        if entries is not None:
+            yield from below(entries)

@@ -23,7 +23,7 @@ RECORDS: Final = f"{STATE_DIR}/skills"
 """The folder of records in a folder of fetched skills, `NAME.json` for each."""
 _WELL_KNOWN: Final = "/.well-known/"
 """Separates the site from the rest of an index's address (RFC 8615)."""
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 
 
 class Origins:
@@ -72,12 +72,12 @@ class Origins:
     @cached_property
     def _of_root(self) -> str | None:
         """Return the origin of the fetched skill that the root is or lies in, or None."""
-        place = self._root
-        while (above := os.path.dirname(place)) != place:
-            found = self._record(above, os.path.basename(place))
-            if found is not None:
-                return _origin(found)
-            place = above
+        folder = self._root
+        while (above := os.path.dirname(folder)) != folder:
+            record = self._record(above, os.path.basename(folder))
+            if record is not None:
+                return _origin(record)
+            folder = above
         return None
 
     def _holder(self, directory: str) -> _Holder | None:
@@ -85,19 +85,19 @@ class Origins:
         if not directory:
             return None
         parent, _, name = directory.rpartition("/")
-        place = os.path.join(self._root, parent) if parent else self._root
-        if self._record(place, name) is not None:
-            return _Holder(place, name, "")
+        folder = os.path.join(self._root, parent) if parent else self._root
+        if self._record(folder, name) is not None:
+            return _Holder(folder, name, "")
         outer = self._holder(parent)
         if outer is None:
             return None
         return outer._replace(within=join(outer.within, name))
 
-    def _record(self, place: str, name: str) -> dict[str, Any] | None:
+    def _record(self, folder: str, name: str) -> dict[str, Any] | None:
         """Return the record of `name` in a folder: {} if unreadable, None if missing."""
-        if not self._has_records(place):
+        if not self._has_records(folder):
             return None
-        return self._read(os.path.join(place, RECORDS, f"{name}.json"))
+        return self._read(os.path.join(folder, RECORDS, f"{name}.json"))
 
 
 class _Holder(NamedTuple):
@@ -120,13 +120,13 @@ def _read(path: str) -> dict[str, Any] | None:
     try:
         if os.path.islink(path):
             return {}
-        raw, _ = read_regular(path, _MOST_BYTES)
-        found = load_json(raw)
+        raw, _ = read_regular(path, _MAX_BYTES)
+        record = load_json(raw)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):
         return {}
-    return mapping(found)
+    return mapping(record)
 
 
 def _origin(record: dict[str, Any] | None) -> str:

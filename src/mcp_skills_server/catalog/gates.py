@@ -33,8 +33,8 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
         return next(iter(gates), None)
 
     def gate_of_all(reader: SkillReader, skill: Skill) -> GateRefusal | None:
-        found = (gate(reader, skill) for gate in gates)
-        return next((refusal for refusal in found if refusal is not None), None)
+        reasons = (gate(reader, skill) for gate in gates)
+        return next((refusal for refusal in reasons if refusal is not None), None)
 
     return gate_of_all
 
@@ -65,10 +65,10 @@ class Selection:
     def __call__(self, _: SkillReader, skill: Skill) -> GateRefusal | None:
         """Return why this skill is not served, or None if it is chosen."""
         texts = [skill.path, skill.name, *map(str, tags_of(skill.frontmatter))]
-        excluded = next((each for each in self._exclude if _fits(each, texts)), None)
+        excluded = next((pattern for pattern in self._exclude if _fits(pattern, texts)), None)
         if excluded is not None:
             reason = f"the exclude pattern {excluded!r} matches it"
-        elif self._include and not any(_fits(each, texts) for each in self._include):
+        elif self._include and not any(_fits(pattern, texts) for pattern in self._include):
             reason = "no include pattern matches it"
         else:
             return None

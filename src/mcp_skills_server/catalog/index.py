@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LEAST_SKILLS: Final = 200
+MIN_SKILLS: Final = 200
 """Default minimum of skills for a root to be kept: a smaller root is scanned in 0.1 s."""
 _READING_SOURCES: Final = "*.py catalog/*.py format/**/*.py model/**/*.py validation/**/*.py"
 """Source files that decide how a skill is read and checked."""
@@ -75,7 +75,7 @@ class Index:
     kept once it has at least `least` skills.
     """
 
-    def __init__(self, folder: Path, least: int = LEAST_SKILLS) -> None:
+    def __init__(self, folder: Path, least: int = MIN_SKILLS) -> None:
         self.path = folder / _NAME
         self.least = least
         self._lock = threading.Lock()
@@ -92,12 +92,12 @@ class Index:
         )
 
         def read(connection: sqlite3.Connection) -> dict[str, Skill]:
-            found: dict[str, Skill] = {}
+            skills: dict[str, Skill] = {}
             # row by row: all records at once would double the memory of a start
             for directory, record in connection.execute(query, _key(root, limits)):
                 with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                    found[directory] = _decode(root.index, directory, json.loads(record))
-            return found
+                    skills[directory] = _decode(root.index, directory, json.loads(record))
+            return skills
 
         return self._do(read, create=False) or None
 
@@ -131,14 +131,14 @@ class Index:
 
         def read(connection: sqlite3.Connection) -> dict[bytes, bytes]:
             query = "SELECT value FROM memo WHERE kind = ? AND key = ?"
-            found = {each: connection.execute(query, (kind, each)).fetchone() for each in keys}
-            today, used = _today(), [key for key, row in found.items() if row]
+            rows = {key: connection.execute(query, (kind, key)).fetchone() for key in keys}
+            today, used = _today(), [key for key, row in rows.items() if row]
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(
                 "UPDATE memo SET used = ? WHERE kind = ? AND key = ? AND used < ?",
-                ((today, kind, each, today) for each in used),
+                ((today, kind, key, today) for key in used),
             )
-            return {key: found[key][0] for key in used if isinstance(found[key][0], bytes)}
+            return {key: rows[key][0] for key in used if isinstance(rows[key][0], bytes)}
 
         return self._do(read, create=False) or {}
 
@@ -224,15 +224,15 @@ class Index:
         )
 
 
-def _check_owner(found: os.stat_result, what: str, is_kind: Callable[[int], bool]) -> None:
+def _check_owner(status: os.stat_result, what: str, is_kind: Callable[[int], bool]) -> None:
     """Reject a file or folder that another user may have written.
 
     Raises:
         UnusableFileError: this user is not its only writer, or it is of another kind.
     """
-    if not is_kind(found.st_mode):
+    if not is_kind(status.st_mode):
         raise UnusableFileError(f"{what} is a link or of another kind")
-    reason = untrusted_reason(found)
+    reason = untrusted_reason(status)
     if reason:
         raise UnusableFileError(f"{what} {reason}")
 
@@ -272,8 +272,8 @@ def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
         INSERT INTO root (path, code, used) VALUES (?, ?, ?)
         ON CONFLICT DO UPDATE SET used = excluded.used RETURNING id
     """
-    (found,) = connection.execute(statement, (*key, _today())).fetchone()
-    return int(found)
+    (root_id,) = connection.execute(statement, (*key, _today())).fetchone()
+    return int(root_id)
 
 
 def encode(skill: Skill) -> str | None:
@@ -289,7 +289,7 @@ def encode(skill: Skill) -> str | None:
     ]
     reading = skill.reading
     if not any(path == SKILL_MD for path, *_ in files) or any(
-        each.code in _TRANSIENT_CODES for each in reading.problems
+        problem.code in _TRANSIENT_CODES for problem in reading.problems
     ):
         return None
     try:
@@ -341,9 +341,9 @@ def code_mark() -> str:
     Computed once, near the start: a process keeps running the code that it loaded.
     """
     top, marks = Path(mcp_skills_server.__file__).parent, list[tuple[str, int, int]]()
-    for path in sorted(each for pattern in _READING_SOURCES.split() for each in top.glob(pattern)):
+    for path in sorted(file for pattern in _READING_SOURCES.split() for file in top.glob(pattern)):
         with suppress(OSError):  # an upgrade is under way
-            found = path.stat()
-            marks.append((path.relative_to(top).as_posix(), found.st_size, found.st_mtime_ns))
+            status = path.stat()
+            marks.append((path.relative_to(top).as_posix(), status.st_size, status.st_mtime_ns))
     versions = mcp_skills_server.__version__, sys.version
     return hashlib.sha256(repr((versions, marks)).encode()).hexdigest()[:32]

@@ -72,8 +72,8 @@ class _Reader:
         self, path: str, code: str, message: str, value: Json, hint: str | None = None
     ) -> None:
         """Add a problem of a value in the manifest at `path`."""
-        found = problem(code, message, plugins.line_of(value), hint)
-        self.problems.append(found.at(path, ""))
+        reported = problem(code, message, plugins.line_of(value), hint)
+        self.problems.append(reported.at(path, ""))
 
     def manifest(self, path: str, marker: str = "") -> dict[str, Json]:
         """Return a manifest, or {} if it is missing, cannot be used, or lacks the marker."""
@@ -83,7 +83,7 @@ class _Reader:
                 raw, _ = read_regular(os.path.join(self._root, path), plugins.MAX_BYTES)
                 if marker.encode() in raw:
                     self._manifests[path], problems = plugins.parse(raw)
-                    self.problems += [each.at(path, "") for each in problems]
+                    self.problems += [problem.at(path, "") for problem in problems]
             except OSError as error:
                 if error.errno not in MISSING_ERRORS:
                     text = f"it cannot be read ({error.strerror})"
@@ -97,8 +97,8 @@ class _Reader:
         if name is None:
             return None
         if not isinstance(source, str):
-            place = plugins.elsewhere(source)
-            text = f"the plugin {quoted(name)} lies elsewhere ({place}), and is not fetched"
+            address = plugins.elsewhere(source)
+            text = f"the plugin {quoted(name)} lies elsewhere ({address}), and is not fetched"
             self.report(_MARKETPLACE, "plugin-elsewhere", text, source or fields)
             return None
         location = source
@@ -128,8 +128,10 @@ class _Reader:
         if skills is None:
             return []
         listed = skills if isinstance(skills, list) else [skills]
-        found = [self._folder(path, posixpath.join(plugin, str(each)), each) for each in listed]
-        return [folder for folder in found if folder is not None]
+        folders = [
+            self._folder(path, posixpath.join(plugin, str(entry)), entry) for entry in listed
+        ]
+        return [folder for folder in folders if folder is not None]
 
     def add(self, name: str, plugin: str, folders: list[str], *, is_complete: bool = False) -> None:
         """Add folders of a plugin, and `skills` unless the others are complete."""
@@ -161,7 +163,7 @@ class _Reader:
         """Return the real root-relative path of a folder in the root, or None for another path."""
         with suppress(OSError, ValueError):
             path = os.path.realpath(os.path.join(self._root, location))
-            found = os.path.relpath(path, self._root).replace(os.sep, "/")
-            if os.path.isdir(path) and found.partition("/")[0] != "..":
-                return "" if found == "." else found
+            relative = os.path.relpath(path, self._root).replace(os.sep, "/")
+            if os.path.isdir(path) and relative.partition("/")[0] != "..":
+                return "" if relative == "." else relative
         return None

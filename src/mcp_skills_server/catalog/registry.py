@@ -249,7 +249,10 @@ class Registry(SkillReader):
         `changed` are paths in the root, "" for all of it; before the first scan none is read.
         """
         with self._lock:
-            state = next((each for each in self._states if each.root.given == folder), None)
+            state = next(
+                (known_state for known_state in self._states if known_state.root.given == folder),
+                None,
+            )
             if state is None:
                 return
             is_news = state.source_problems != tuple(problems)
@@ -260,8 +263,10 @@ class Registry(SkillReader):
                 return
             state.follow()
             paths = changed if state.missing is None else [""]
-            for each, subtree in self._touched(os.path.join(state.root.path, it) for it in paths):
-                is_news |= each.scan(subtree)
+            for location, subtree in self._touched(
+                os.path.join(state.root.path, it) for it in paths
+            ):
+                is_news |= location.scan(subtree)
             changes = self._replace_snapshot() if is_news else None
             if state.missing is None:
                 state.root.revision = revision  # after the skills: no old ones are shown with it
@@ -297,7 +302,7 @@ class Registry(SkillReader):
                 state.unsaved &= state.skills.keys()  # it must not grow with every name
                 return
             unsaved, state.unsaved = state.unsaved, set()
-            changed = [state.skills[each] for each in unsaved if each in state.skills]
+            changed = [state.skills[location] for location in unsaved if location in state.skills]
         gone = unsaved - {skill.directory for skill in changed}
         if unsaved and not self.index.save(state.root, state.limits, changed, gone):
             self._next_save = time.monotonic() + _SAVE_AGAIN_S
@@ -310,11 +315,11 @@ class Registry(SkillReader):
         For a host that lists skills before the first scan: nothing is read from the roots, and
         nothing is served from this.
         """
-        known = [self._recalled(each) for each in self._states]
-        found = [each.values() for each in known if each is not None]
-        if len(found) < len(known):
+        known = [self._recalled(state) for state in self._states]
+        memos = [memo.values() for memo in known if memo is not None]
+        if len(memos) < len(known):
             return None
-        left = merge(found)[0]
+        left = merge(memos)[0]
         for path, skill in list(left.items()):
             if not self.roots[skill.root].off.isdisjoint(above(skill.directory)):
                 del left[path]  # switched off since
@@ -327,11 +332,11 @@ class Registry(SkillReader):
 
     def _touched(self, paths: Iterable[str]) -> list[tuple[RootState, str]]:
         """Return the directories to scan again after changes of these absolute paths."""
-        paths, found = list(paths), list[tuple[RootState, str]]()
+        paths, out = list(paths), list[tuple[RootState, str]]()
         for state in self._states:
-            touched = {each for each in map(state.touched, paths) if each is not None}
-            found += [(state, each) for each in outermost(touched)]
-        return found
+            touched = {location for location in map(state.touched, paths) if location is not None}
+            out += [(state, location) for location in outermost(touched)]
+        return out
 
     def _replace_snapshot(self) -> Changes:
         """Replace the snapshot by one of the roots as they are now, and return the difference."""
@@ -361,20 +366,21 @@ class Registry(SkillReader):
 
     def _unattached_problems(self) -> tuple[Problem, ...]:
         """Return all problems of no served skill."""
-        found = chain.from_iterable(state.problems for state in self._states)
-        return (*found, *self._shadowed)
+        problems = chain.from_iterable(state.problems for state in self._states)
+        return (*problems, *self._shadowed)
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
         """Merge all roots into one namespace, with a Problem for each hidden skill."""
         merged, hidden = merge(
-            [state.skills[each] for each in state.skills.below("")] for state in self._states
+            [state.skills[location] for location in state.skills.below("")]
+            for state in self._states
         )
         shadowed: list[Problem] = []
         for skill, winner in hidden:
             if self.place(winner) == self.place(skill):
                 continue  # both roots have the same folder: nothing is hidden
-            place = self.roots[winner.root].show(winner.directory)
-            text = f"the skill {skill.path} is hidden by {place}, which comes first"
+            shown = self.roots[winner.root].show(winner.directory)
+            text = f"the skill {skill.path} is hidden by {shown}, which comes first"
             hidden_at = self.roots[skill.root].show(skill.directory)
             shadowed.append(problem("shadowed", text).at(hidden_at, skill.path))
         return merged, shadowed

@@ -123,9 +123,13 @@ def _report_first(registry: Registry, least: Standing) -> None:
         if not (root.origin or root.shown in explained or of_root.skills or of_root.problems):
             text = "%s: no skill: no folder there has a SKILL.md"
             logger.warning(text, printable(root.shown))
-    found = [each for skill in snapshot.skills.values() for each in skill.problems]
-    errors = [each for each in found if each.severity == "error" or codes.unlisting_problem([each])]
-    errors += [each for each in snapshot.problems if each.code != _OWN_LINE]
+    problems = [problem for skill in snapshot.skills.values() for problem in skill.problems]
+    errors = [
+        problem
+        for problem in problems
+        if problem.severity == "error" or codes.unlisting_problem([problem])
+    ]
+    errors += [problem for problem in snapshot.problems if problem.code != _OWN_LINE]
     for problem in errors[:_LINES_AT_ONCE]:
         logger.warning("%s", problem)
     if len(errors) > _LINES_AT_ONCE:
@@ -153,23 +157,23 @@ def _differences(
         # the rest is only counted
         if old is not None and new is None and inspected < _LINES_AT_ONCE:
             inspected += 1
-            place = registry.roots[old.root].show(old.directory)
-            reason = _obstacle(now, path, place) or _why_gone(registry, old, changes)
+            shown = registry.roots[old.root].show(old.directory)
+            reason = _obstacle(now, path, shown) or _why_gone(registry, old, changes)
         if new is not None and (old is None or old.standing > new.standing):
             reason = codes.unlisting_problem(new.problems)
         if isinstance(reason, Problem):
             explained.add(_key(reason))
         yield _line_of(path, old, new, reason, sorted(files.get(path, ())))
-    was = [*before, *(found for skill in changes.before.values() for found in skill.problems)]
-    are = [*now, *(found for skill in changes.after.values() for found in skill.problems)]
-    for found in _missing_from(was, are):
-        if found.code != _OWN_LINE and _key(found) not in explained:
-            is_grave = found.severity == "error" or found in loose
-            yield (logging.WARNING if is_grave else logging.INFO), str(found)
-    for found in _missing_from(are, was):
+    was = [*before, *(problem for skill in changes.before.values() for problem in skill.problems)]
+    are = [*now, *(problem for skill in changes.after.values() for problem in skill.problems)]
+    for problem in _missing_from(was, are):
+        if problem.code != _OWN_LINE and _key(problem) not in explained:
+            is_grave = problem.severity == "error" or problem in loose
+            yield (logging.WARNING if is_grave else logging.INFO), str(problem)
+    for problem in _missing_from(are, was):
         # otherwise the problem went with its skill
-        if found.skill not in changes.before or found.skill in changes.after:
-            yield logging.INFO, f"no longer: {found}"
+        if problem.skill not in changes.before or problem.skill in changes.after:
+            yield logging.INFO, f"no longer: {problem}"
 
 
 def _line_of(
@@ -192,7 +196,7 @@ def _line_of(
         return logging.INFO, f"{name}: served now"
     if not files:
         return logging.INFO, f"{name}: changed"
-    named = listed([each + _became(old, new, each) for each in files], _FILES_NAMED)
+    named = listed([file + _became(old, new, file) for file in files], _FILES_NAMED)
     return logging.INFO, f"{name}: changed ({printable(named)})"
 
 
@@ -210,45 +214,49 @@ def _why_gone(registry: Registry, skill: Skill, changes: Changes) -> str:
     for now in changes.after.values():
         if (now.root, now.directory) == (skill.root, skill.directory):
             return f"its path is {printable(now.path)} now"
-    place = root.path
+    folder = root.path
     for up in above(skill.directory):
-        place, link = os.path.join(root.path, up), root.links.get(up)
-        if os.path.islink(place) and not (link and link.target):
+        folder, link = os.path.join(root.path, up), root.links.get(up)
+        if os.path.islink(folder) and not (link and link.target):
             return f"{printable(root.show(up))} is a link that is not followed"
     if not os.path.lexists(os.path.join(registry.place(skill), SKILL_MD)):
         if root.origin is not None:
             return "its source no longer has it"
-        if not os.path.lexists(place):
+        if not os.path.lexists(folder):
             return "its folder is gone"
         return f"{root.show(join(skill.directory, SKILL_MD))} is gone"
     return "the last scan did not find it"
 
 
-def _obstacle(problems: Iterable[Problem], skill: str, place: str) -> Problem | None:
+def _obstacle(problems: Iterable[Problem], skill: str, folder: str) -> Problem | None:
     """Return the problem, found by a scan or gate, that keeps a skill from being served, or None.
 
     Another skill hides it, a lock file or a signature refuses it, or a folder cannot be opened.
     """
     closed = None
-    for each in problems:
-        if skill and each.skill == skill and f"{each.path}{os.sep}".startswith(place + os.sep):
-            return each
-        if each.code == "unreadable" and f"{place}{os.sep}".startswith(each.path + os.sep):
-            closed = each
+    for problem in problems:
+        if (
+            skill
+            and problem.skill == skill
+            and f"{problem.path}{os.sep}".startswith(folder + os.sep)
+        ):
+            return problem
+        if problem.code == "unreadable" and f"{folder}{os.sep}".startswith(problem.path + os.sep):
+            closed = problem
     return closed
 
 
-def _key(found: Problem) -> _Key:
+def _key(problem: Problem) -> _Key:
     """Return the identity of a problem: all but its line, which moves when text is added above."""
-    return found.code, found.path, found.message
+    return problem.code, problem.path, problem.message
 
 
 def _missing_from(were: Iterable[Problem], are: Iterable[Problem]) -> Iterator[Problem]:
     """Yield the problems of `are` that are not in `were`, a multiset difference."""
     known = Counter(map(_key, were))
-    for found in are:
-        key = _key(found)
+    for problem in are:
+        key = _key(problem)
         if known[key]:
             known[key] -= 1
         else:
-            yield found
+            yield problem

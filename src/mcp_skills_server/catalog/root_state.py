@@ -70,12 +70,14 @@ class RootState:
     @property
     def problems(self) -> list[Problem]:
         """All problems of no served skill, except those of combinations of roots."""
-        found = [
-            each for location in self._unattached.below("") for each in self._unattached[location]
+        problems = [
+            problem
+            for location in self._unattached.below("")
+            for problem in self._unattached[location]
         ]
         if self.missing is not None:
-            found.insert(0, self.missing)
-        return [*found, *self.source_problems]
+            problems.insert(0, self.missing)
+        return [*problems, *self.source_problems]
 
     def snapshot(self) -> Snapshot:
         """Return the skills of this root as if it were the only one."""
@@ -114,21 +116,21 @@ class RootState:
         if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
             return parent
         known = (self.skills, self._refused, self._unattached, self.root.links)
-        place = os.path.join(self.root.path, location)
+        real = os.path.join(self.root.path, location)
         # an edit of a file that is a near miss has to wait for the next full scan
-        if any(each.below(location) for each in known) and not os.path.isfile(place):
+        if any(skills.below(location) for skills in known) and not os.path.isfile(real):
             return location
         # elsewhere only a SKILL.md, a directory or a link can make a skill appear
-        if not location or os.path.isdir(place) or os.path.islink(place):
+        if not location or os.path.isdir(real) or os.path.islink(real):
             return location
         return None
 
     def _location(self, path: str) -> str | None:
         """Return an absolute path, also one behind a served link, as root-relative, or None."""
-        found, root = self.root.behind_link(path), self.root.path
-        if found is None and (path == root or path.startswith(root + os.sep)):
-            found = path[len(root) + 1 :].replace(os.sep, "/")
-        return found
+        location, root = self.root.behind_link(path), self.root.path
+        if location is None and (path == root or path.startswith(root + os.sep)):
+            location = path[len(root) + 1 :].replace(os.sep, "/")
+        return location
 
     def enters(self, path: str) -> bool:
         """Tell whether a scan enters this absolute path, or would if it were a directory."""
@@ -165,7 +167,7 @@ class RootState:
             grace: keep a skill as it was for `QUIET_S` if its SKILL.md is gone or became worse.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(subtree)}
-        found = Scan(
+        scan = Scan(
             self.root,
             recalled or known,
             self.limits,
@@ -176,7 +178,7 @@ class RootState:
         )
         missing = self.missing
         try:
-            found.run(subtree)
+            scan.run(subtree)
             self.missing = None
         except OSError as error:
             # Remove skills only if the directory is certainly gone: running out of descriptors,
@@ -187,28 +189,32 @@ class RootState:
                 return missing is None
             self.root.forget_links(subtree)
         if self._gate is not None or self.root.off or self._refused:
-            self._refuse(subtree, found, known)
-        directories = known.keys() | found.skills.keys()
-        changed = {each for each in directories if known.get(each) is not found.skills.get(each)}
-        self.skills.replace_below(subtree, found.skills)
-        self._kept.replace_below(subtree, found.kept)
-        self._dotted.replace_below(subtree, dict.fromkeys(found.skipped_dot_folders))
+            self._refuse(subtree, scan, known)
+        directories = known.keys() | scan.skills.keys()
+        changed = {
+            directory
+            for directory in directories
+            if known.get(directory) is not scan.skills.get(directory)
+        }
+        self.skills.replace_below(subtree, scan.skills)
+        self._kept.replace_below(subtree, scan.kept)
+        self._dotted.replace_below(subtree, dict.fromkeys(scan.skipped_dot_folders))
         if recalled is None:
             self.unsaved |= changed
         else:
             self.is_indexed = True
-            self.unsaved = (recalled.keys() | changed) - (found.unread & found.skills.keys())
-        is_news = self._replace_problems(subtree, found.problems)
+            self.unsaved = (recalled.keys() | changed) - (scan.unread & scan.skills.keys())
+        is_news = self._replace_problems(subtree, scan.problems)
         return bool(changed or is_news or missing is not None)
 
-    def _refuse(self, subtree: str, found: Scan, known: Mapping[str, Skill]) -> None:
+    def _refuse(self, subtree: str, scan: Scan, known: Mapping[str, Skill]) -> None:
         """Remove refused skills, lest they hide others, and their files from those around them."""
         refused: list[str] = []
         inner: dict[str, list[str]] = {}  # refused directories by those above, relative to them
-        for directory in sorted(found.skills, key=levels, reverse=True):  # nested skills first
-            whole, withheld = found.skills[directory], inner.get(directory, [])
+        for directory in sorted(scan.skills, key=levels, reverse=True):  # nested skills first
+            whole, withheld = scan.skills[directory], inner.get(directory, [])
             skill = without_nested(whole, withheld, self.root)
-            skill = found.skills[directory] = unchanged(known.get(directory), skill)
+            skill = scan.skills[directory] = unchanged(known.get(directory), skill)
             # a full scan passes all through the gate again: a certificate may have expired
             if subtree and known.get(directory) is skill:
                 continue
@@ -219,15 +225,15 @@ class RootState:
             if refusal is None:
                 continue
             refused.append(directory)
-            del found.skills[directory]
+            del scan.skills[directory]
             for outer in above(directory):
                 inner.setdefault(outer, []).append(directory.removeprefix(outer).lstrip("/"))
             if refusal.problem is not None:
-                place = self.root.show(directory)
-                found.problems.append((directory, refusal.problem.at(place, skill.path)))
+                folder = self.root.show(directory)
+                scan.problems.append((directory, refusal.problem.at(folder, skill.path)))
             elif skill.standing is Standing.UNUSABLE:
                 # the skill's own problems must not vanish with it
-                found.problems += [(directory, each) for each in skill.problems]
+                scan.problems += [(directory, problem) for problem in skill.problems]
         self._refused.replace_below(subtree, dict.fromkeys(refused))
 
     def _refusal(self, skill: Skill) -> GateRefusal | None:
@@ -244,11 +250,11 @@ class RootState:
             text = f"its files cannot be read ({error.strerror})"
             return GateRefusal(problem("unreadable", text))
 
-    def _replace_problems(self, subtree: str, found: Iterable[tuple[str, Problem]]) -> bool:
+    def _replace_problems(self, subtree: str, problems: Iterable[tuple[str, Problem]]) -> bool:
         """Replace the problems at or below a directory; tell whether any differs."""
         now: dict[str, tuple[Problem, ...]] = {}
-        for location, each in found:
-            now[location] = (*now.get(location, ()), each)
+        for location, reported in problems:
+            now[location] = (*now.get(location, ()), reported)
         before = {path: self._unattached[path] for path in self._unattached.below(subtree)}
         self._unattached.replace_below(subtree, now)
         return before != now
@@ -256,10 +262,10 @@ class RootState:
     def _report_missing(self, error: OSError) -> None:
         shown, reason = self.root.shown, error.strerror or "cannot be read"
         text = "%s: the root cannot be read (%s); serving what was read before"
-        found = problem("root-missing", "the root cannot be read")
+        missing = problem("root-missing", "the root cannot be read")
         if self.root.optional and not self.skills and error.errno in MISSING_ERRORS:
             text = "%s: the optional root is absent (%s); it is served once it is there"
-            found = Problem("root-missing", "warning", "the optional root is absent", "create it")
+            missing = Problem("root-missing", "warning", "the optional root is absent", "create it")
         if self.missing is None:
             logger.warning(text, shown, reason)
-        self.missing = found.at(shown, "")
+        self.missing = missing.at(shown, "")

@@ -58,10 +58,10 @@ class FolderLink(NamedTuple):
 def identity(path: str) -> tuple[int, ...]:
     """Return the identity and permissions of a directory, links followed; () if it is missing."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid
+    return status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid
 
 
 def link_state(path: str) -> tuple[int, ...]:
@@ -69,8 +69,8 @@ def link_state(path: str) -> tuple[int, ...]:
 
     SKILL.md counts by its presence alone: file events report an edit of it.
     """
-    found = identity(path)
-    return (*found, os.path.lexists(f"{path}/{SKILL_MD}")) if found else ()
+    state = identity(path)
+    return (*state, os.path.lexists(f"{path}/{SKILL_MD}")) if state else ()
 
 
 class MirroredRoot(NamedTuple):

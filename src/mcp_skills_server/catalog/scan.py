@@ -93,8 +93,8 @@ class Scan:
             OSError: the directory cannot be opened, or the process ran out of descriptors or
                 memory.
         """
-        for found in () if subtree else self.root.plugin_problems:
-            self.problems.append(("", found.at(self.root.show(found.path), "")))
+        for reported in () if subtree else self.root.plugin_problems:
+            self.problems.append(("", reported.at(self.root.show(reported.path), "")))
         self._visit_subtree(subtree)
         self._follow_links(subtree)
 
@@ -102,15 +102,15 @@ class Scan:
         """Visit the directory `subtree` just as a scan of the whole root would."""
         markers = [join(up, VENV_MARKER) for up in above(subtree.rpartition("/")[0]) if up]
         statuses = [disk.lstat_below(self.root.path, marker) for marker in markers]
-        if any(each is not None and stat.S_ISREG(each.st_mode) for each in statuses):
+        if any(status is not None and stat.S_ISREG(status.st_mode) for status in statuses):
             return
-        found = disk.lstat_below(self.root.path, subtree)
-        if found is not None and stat.S_ISLNK(found.st_mode):
+        status = disk.lstat_below(self.root.path, subtree)
+        if status is not None and stat.S_ISLNK(status.st_mode):
             # The whole scan sees links one level deeper, by their parent.
-            if levels(subtree) <= tree.MOST_LEVELS + 1:
+            if levels(subtree) <= tree.MAX_LEVELS + 1:
                 self._links.append(subtree)
             return
-        if levels(subtree) > tree.MOST_LEVELS:
+        if levels(subtree) > tree.MAX_LEVELS:
             return
         self._entering(subtree)
         try:
@@ -127,7 +127,7 @@ class Scan:
             self.root.index, limits.files, hidden=limits.hidden, entering=self._entering
         )
         # Walk beyond `limits.depth`, so that a skill that lies too deep is reported.
-        return walk.read_directory(handle, path, tree.MOST_LEVELS - levels(path))
+        return walk.read_directory(handle, path, tree.MAX_LEVELS - levels(path))
 
     def _entering(self, location: str) -> None:
         if self.arm is not None:
@@ -145,9 +145,9 @@ class Scan:
         """
         if here is None:
             return
-        reads, found = self._files.reads, self._read_skill(here, outer)
-        kept = self._in_grace(here, found)
-        skill = kept or found
+        reads, read_skill = self._files.reads, self._read_skill(here, outer)
+        kept = self._in_grace(here, read_skill)
+        skill = kept or read_skill
         here.holds_manifest |= kept is not None  # until the end of the grace period
         if skill is not None:
             self.skills[here.path] = skill
@@ -166,24 +166,24 @@ class Scan:
         elif kept is None:
             bundle = Bundle(skill, self.root, self._files)
             bundle.add(here)
-            found = bundle.complete(self.limits)
-            self.skills[here.path] = unchanged(self.known.get(here.path), found)
+            read_skill = bundle.complete(self.limits)
+            self.skills[here.path] = unchanged(self.known.get(here.path), read_skill)
             if here.path in self.known and self._files.reads == reads:
                 self.unread.add(here.path)
 
-    def _in_grace(self, here: Directory, found: Skill | None) -> Skill | None:
+    def _in_grace(self, here: Directory, skill: Skill | None) -> Skill | None:
         """Return this directory's known skill if it stays for a grace period, or None."""
         old = self.known.get(here.path)
         if self.grace is None or old is None or old.standing is Standing.UNUSABLE:
             return None
-        if found is not None and found.reading.standing >= old.reading.standing:
+        if skill is not None and skill.reading.standing >= old.reading.standing:
             return None
         now = here.files.get(SKILL_MD)
         state: object = None
         if now is not None:
             state = now.signature
-        elif found is not None:
-            state = found.reading.problems
+        elif skill is not None:
+            state = skill.reading.problems
         now, kept = time.monotonic(), self.grace.get(here.path)
         if kept is None or kept.state != state:
             kept = Kept(state, now + QUIET_S)
@@ -223,17 +223,17 @@ class Scan:
         manifest = self._manifest(here, inside=outer is not None)
         if manifest is None:
             return None
-        old, place = self.known.get(here.path), ""
+        old, shown = self.known.get(here.path), ""
         if old is not None and self._path(here, old.reading, outer) != old.path:
             old = None  # the name that its directory had counts as that of a renamed plugin
         if isinstance(manifest, Problem):
-            place, reading = manifest.path, _unusable(manifest)
+            shown, reading = manifest.path, _unusable(manifest)
         else:
             reading = self._reading(here, manifest, old)
         path = self._path(here, reading, outer)
         if reading.problems:
-            place = place or self.root.show(join(here.path, SKILL_MD))
-            problems = tuple(found.at(place, path) for found in reading.problems)
+            shown = shown or self.root.show(join(here.path, SKILL_MD))
+            problems = tuple(problem.at(shown, path) for problem in reading.problems)
             reading = reading._replace(problems=problems)
             # Not by equality alone: in Python 1 equals True, and dicts are equal in any order.
             is_known = old is not None and reading.frontmatter is old.reading.frontmatter
@@ -262,8 +262,8 @@ class Scan:
             return problem(code, message.format(SKILL_MD), hint=hint)
         for name in here.files if not inside else ():
             if name.lower() == "skill.md":
-                place = self.root.show(join(here.path, name))
-                return problem("skill-md-case", f"the file is named {name}").at(place, "")
+                path = self.root.show(join(here.path, name))
+                return problem("skill-md-case", f"the file is named {name}").at(path, "")
         return None
 
     def _reading(self, here: Directory, manifest: SkillFile, old: Skill | None) -> Reading:
@@ -272,7 +272,9 @@ class Scan:
         if size > most:
             text = f"SKILL.md has {size} bytes, at most {most} are allowed"
             return _unusable(problem("skill-md-too-large", text))
-        if old is not None and any(each.code == "unreadable" for each in old.reading.problems):
+        if old is not None and any(
+            problem.code == "unreadable" for problem in old.reading.problems
+        ):
             old = None  # its bytes were not read
         known = old and old.files.get(SKILL_MD)
         if old is not None and known is not None and self._files.unchanged(manifest) is known:
@@ -380,22 +382,22 @@ class Scan:
             owner = os.lstat(self._at(location)).st_uid
             if os.stat(handle).st_uid != owner:
                 return "leads to a directory of another user than the link's"
-            found = self._walk(handle, location)
-            if found is None:
+            status = self._walk(handle, location)
+            if status is None:
                 return _NO_SKILL
-            if found.holds_manifest:
+            if status.holds_manifest:
                 if disk.lstat(handle, SKILL_MD).st_uid != owner:
                     return "leads to a directory whose SKILL.md belongs to another user"
-            elif self._in_grace(found, None) is None:
+            elif self._in_grace(status, None) is None:
                 return _NO_SKILL
-            self._visit(found)
+            self._visit(status)
         return None
 
     # Problems outside of every skill
 
     def _report(self, code: str, message: str, location: str, hint: str | None = None) -> None:
-        found = problem(code, message, hint=hint).at(self.root.show(location), "")
-        self.problems.append((location, found))
+        reported = problem(code, message, hint=hint).at(self.root.show(location), "")
+        self.problems.append((location, reported))
 
     def _report_outside(self, here: Directory) -> None:
         """Report what is not served outside of skills, and collect links and dot folders."""
@@ -417,7 +419,7 @@ class Scan:
             code, message, hint = REFUSALS["denied"]
             self._report(code, message.format(f"{len(denied)} of its names"), location, hint)
         if here.is_truncated:
-            most = tree.MOST_LEVELS
+            most = tree.MAX_LEVELS
             message = f"folders lie more than {most} levels below the root and are not searched"
             hint = "serve a folder that lies nearer to them as a root of its own"
             self._report("too-deep", message, location, hint)
@@ -429,16 +431,16 @@ class Scan:
             file, location = here.files[name], join(here.path, name)
             with suppress(OSError):
                 raw = b"" if file.size > self.limits.skill_md else self._files.read(file)
-                found = near_misses.judge(location, raw, beside_skills)
-                if found is not None:
-                    self.problems.append((location, found.at(self.root.show(location), "")))
+                near_miss = near_misses.judge(location, raw, beside_skills)
+                if near_miss is not None:
+                    self.problems.append((location, near_miss.at(self.root.show(location), "")))
 
 
-def unchanged(old: Skill | None, found: Skill) -> Skill:
+def unchanged(old: Skill | None, skill: Skill) -> Skill:
     """Return the known skill of a directory if it equals the one that was found, else that one."""
-    if old is None or (old.path, old.nested) != (found.path, found.nested):
-        return found
-    return old if old.has_same_content(found) else found
+    if old is None or (old.path, old.nested) != (skill.path, skill.nested):
+        return skill
+    return old if old.has_same_content(skill) else skill
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:
@@ -450,15 +452,15 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
 
     document = parse(raw)
     problems = (*document.problems, *check(document, directory))
-    found, body, level = document.frontmatter, document.body, standing(problems)
-    if found is None:
+    frontmatter, body, level = document.frontmatter, document.body, standing(problems)
+    if frontmatter is None:
         return Reading({}, None, level, problems)
     opening = body[:_OPENING].strip()
-    return Reading(found, heading(body), level, problems, headings(body), opening)
+    return Reading(frontmatter, heading(body), level, problems, headings(body), opening)
 
 
-def _unusable(found: Problem) -> Reading:
-    return Reading({}, None, Standing.UNUSABLE, (found,))
+def _unusable(reason: Problem) -> Reading:
+    return Reading({}, None, Standing.UNUSABLE, (reason,))
 
 
 def _below(path: str, top: str) -> list[str] | None:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 SWITCHES: Final = "skills-off.txt"
 _HEAD: Final = "# Folders of skills that are switched off, one a line.\n"
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _lock = threading.Lock()
 """Serializes the changes of a file by this process."""
 
@@ -39,11 +39,11 @@ def switched_off(root: str, known: frozenset[str] = frozenset()) -> frozenset[st
 
 def _read(root: str) -> frozenset[str]:
     try:
-        raw, _ = read_regular(os.path.join(root, SWITCHES), _MOST_BYTES)
+        raw, _ = read_regular(os.path.join(root, SWITCHES), _MAX_BYTES)
     except FileNotFoundError:
         return frozenset()
-    if len(raw) > _MOST_BYTES:
-        raise OSError(errno.EFBIG, f"larger than {_MOST_BYTES:,} bytes")
+    if len(raw) > _MAX_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {_MAX_BYTES:,} bytes")
     if b"\0" in raw:
         raise OSError(errno.EILSEQ, "not UTF-8")
     lines = (line.strip().strip("/") for line in raw.decode("utf-8-sig", "replace").splitlines())
@@ -66,7 +66,7 @@ def switch(root: str, location: str, *, on: bool) -> None:
             if not on:
                 off |= {location}
             if off:
-                text = _HEAD + "".join(f"{each}\n" for each in sorted(off))
+                text = _HEAD + "".join(f"{directory}\n" for directory in sorted(off))
                 replace_file(file, text.encode(), None)
             else:
                 file.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.disk import (
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
-MOST_LEVELS: Final = 64
+MAX_LEVELS: Final = 64
 """Maximum depth of a walk below a root: each level takes one open descriptor and a few frames."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _ALWAYS_KEPT: Final = frozenset((_SKILL_MD_FOLDED, VENV_MARKER))
@@ -64,7 +64,7 @@ class Directory:
 
     def named(self, kind: str) -> list[str]:
         """Return the names of one kind in `unserved`."""
-        return [name for name, each in self.unserved.items() if each == kind]
+        return [name for name, why in self.unserved.items() if why == kind]
 
 
 class Walk:
@@ -113,13 +113,13 @@ class Walk:
                             here.surplus += 1
                             continue
                         if by_descriptor:
-                            found = entry.stat(follow_symlinks=False)
+                            status = entry.stat(follow_symlinks=False)
                         else:
-                            found = os.lstat(entry.path)
-                        if found.st_nlink > 1 and disk.is_foreign_hard_link(found, handle):
+                            status = os.lstat(entry.path)
+                        if status.st_nlink > 1 and disk.is_foreign_hard_link(status, handle):
                             unserved[name] = "foreign"
                             continue
-                        files[name] = disk.file_from(found, root, prefix + name, now)
+                        files[name] = disk.file_from(status, root, prefix + name, now)
                     elif entry.is_symlink():
                         unserved[name] = "link"
                     else:
@@ -186,11 +186,11 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
 
     An ignored folder is one entry. Nested skills and unreadable folders are skipped.
     """
-    found: list[str] = []
+    names: list[str] = []
 
     def collect(here: Directory, prefix: str) -> None:
-        found.extend(f"{prefix}{name}" for name in here.named("ignored"))
-        found.extend(
+        names.extend(f"{prefix}{name}" for name in here.named("ignored"))
+        names.extend(
             f"{prefix}{name}/" for kind in ("ignored folder", "dotted") for name in here.named(kind)
         )
         for inner in here.directories:
@@ -198,7 +198,7 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")
 
     with suppress(OSError), disk.open_directory(root_path, directory) as handle:
-        here = Walk(0, 0).read_directory(handle, "", MOST_LEVELS, inside=True)
+        here = Walk(0, 0).read_directory(handle, "", MAX_LEVELS, inside=True)
         if here is not None:
             collect(here, "")
-    return sorted(found)
+    return sorted(names)

@@ -72,9 +72,9 @@ class View:
             StaleFileError: as for `read`.
         """
         quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN
-        found = await off_loop(quick, self.skill_set.body, skill)
+        body = await off_loop(quick, self.skill_set.body, skill)
         events.record_read(skill, SKILL_MD)
-        return found
+        return body
 
 
 async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_V]]) -> _V:
@@ -158,8 +158,8 @@ class Views:
         if before is None:
             raise ValueError("grants replace grants")
         self._grants = now = Grants(grants, local=before.local)
-        for each in self._replaced:
-            each(before, now)
+        for listener in self._replaced:
+            listener(before, now)
 
     def on_replaced(self, listener: Callable[[Grants, Grants], None]) -> None:
         """Call `listener` with the old and the new grants, in the thread that replaces them."""
@@ -269,7 +269,7 @@ class FilteredSkills:
     def _without_withheld(self, skill: Skill) -> Skill:
         """Return a skill without the nested skills that have no grant of their own."""
         can_read = self.permissions.can_read
-        withheld = [each for each in skill.nested if not can_read(f"{skill.path}/{each}")]
+        withheld = [nested for nested in skill.nested if not can_read(f"{skill.path}/{nested}")]
         return without_nested(skill, withheld, self._registry.roots[skill.root])
 
     def _rebuild(self, whole: Snapshot) -> None:
@@ -290,7 +290,9 @@ class FilteredSkills:
             made[path] = kept
         # Problems of roots are for the operator only.
         can_read = self.permissions.can_read
-        problems = tuple(each for each in whole.problems if each.skill and can_read(each.skill))
+        problems = tuple(
+            problem for problem in whole.problems if problem.skill and can_read(problem.skill)
+        )
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
         self._of = ref(whole)
@@ -299,7 +301,7 @@ class FilteredSkills:
 def _without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
     """Return the skills that have no equal under the same path in `others`."""
     return {
-        path: each
-        for path, each in skills.items()
-        if path not in others or not others[path].has_same_content(each)
+        path: skill
+        for path, skill in skills.items()
+        if path not in others or not others[path].has_same_content(skill)
     }

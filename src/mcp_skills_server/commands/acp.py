@@ -85,11 +85,11 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     with ExitStack() as opened:
 
         def open_skills() -> tuple[Views, Callable[[], None]]:
-            found = open_served(roots, options)
-            opened.callback(found.stop)
-            views = make_views(found.registry, options.config, local=True)
-            Reloader(context, views, found).start()
-            return views, partial(found.load_and_follow, options)
+            catalog = open_served(roots, options)
+            opened.callback(catalog.stop)
+            views = make_views(catalog.registry, options.config, local=True)
+            Reloader(context, views, catalog).start()
+            return views, partial(catalog.load_and_follow, options)
 
         offer = None
         if roots or options.lock is not None:
@@ -115,7 +115,7 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
 
 def _given(context: click.Context) -> Iterator[str]:
     """Yield, as words of a command line, the given options that `serve` has too."""
-    known = {each.name: each for each in serve.params}
+    known = {param.name: param for param in serve.params}
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) in (
@@ -125,8 +125,8 @@ def _given(context: click.Context) -> Iterator[str]:
         if not isinstance(parameter, click.Option) or name not in known or not given:
             continue
         value = context.params[name]
-        for each in value if parameter.multiple else [value]:
+        for item in value if parameter.multiple else [value]:
             if parameter.is_flag:
-                yield (parameter.opts if each else parameter.secondary_opts)[0]
+                yield (parameter.opts if item else parameter.secondary_opts)[0]
             else:
-                yield from (parameter.opts[0], located(parameter, str(each), os.getcwd()))
+                yield from (parameter.opts[0], located(parameter, str(item), os.getcwd()))

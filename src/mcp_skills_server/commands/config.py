@@ -74,9 +74,9 @@ def show(words: tuple[str, ...]) -> None:
     command = command_named(name)
     with command.make_context(name, [*given]) as made:
         rows = [
-            _Row(key_of(each), _origin(each, made), _shown(each, made.params[each.name]))
-            for each in command.params
-            if each.name in made.params
+            _Row(key_of(param), _origin(param, made), _shown(param, made.params[param.name]))
+            for param in command.params
+            if param.name in made.params
         ]
         rows += _rules(made.params["config"]) + _oauth(made, command)
     say_table(("KEY", "FROM", "VALUE"), rows)
@@ -127,32 +127,32 @@ def grants(options: GrantsOptions, who: str) -> None:
         served.mirrors.fetch()
     registry.load()
     paths = registry.snapshot.paths(Standing.LENIENT)
-    found: list[dict[str, Any]] = []
+    decided: list[dict[str, Any]] = []
     for path in paths:
-        why = [(grant, place) for grant, place in given if grant.covers(path)]
+        why = [(grant, where) for grant, where in given if grant.covers(path)]
         if why:
             granted = {"read"}.union(*(grant.may for grant, _ in why))
-            may = [each for each in MAY if each in granted]
-            by = [_reason(grant, path, names, place) for grant, place in why]
-            found.append({"skill": path, "may": may, "grants": by})
+            may = [right for right in MAY if right in granted]
+            by = [_reason(grant, path, names, where) for grant, where in why]
+            decided.append({"skill": path, "may": may, "grants": by})
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
-        withheld = len(paths) - len(found)
-        say_json({"who": who, "groups": groups, "skills": found, "withheld": withheld})
+        withheld = len(paths) - len(decided)
+        say_json({"who": who, "groups": groups, "skills": decided, "withheld": withheld})
         return
     rows: list[tuple[str, ...]] = []
-    for each in found:
-        skill, may = str(each["skill"]), ",".join(each["may"])
-        for reason in each["grants"]:
-            whom, patterns = (",".join(reason[each]) for each in ("who", "patterns"))
+    for row in decided:
+        skill, may = str(row["skill"]), ",".join(row["may"])
+        for reason in row["grants"]:
+            whom, patterns = (",".join(reason[key]) for key in ("who", "patterns"))
             rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
             skill = may = ""
-    if found:
+    if decided:
         say_table(("SKILL", "MAY", "WHY"), rows)
     of = ""
     if groups and not who.startswith("group:"):
         of = f" of {', '.join(groups)}"
-    say(f"{who}{of} reads {len(found):,} of {len(paths):,} skills", err=True)
+    say(f"{who}{of} reads {len(decided):,} of {len(paths):,} skills", err=True)
 
 
 def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:
@@ -171,18 +171,18 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         return None
     with command_named("serve").make_context("serve", ["--config", configuration.file]) as made:
         tokens = tokens_of(made.params["token_file"], made.params["tokens"])
-    known = {each.name: each for each in tokens}
+    known = {token.name: token for token in tokens}
     if name not in known:
         names = listed(sorted(known)) or "none"
         raise UsageError(f"there is no token {quoted(name)}; there are: {names}")
     return known[name].admission.principal
 
 
-def _reason(grant: Grant, path: str, names: Collection[str], place: str) -> dict[str, Any]:
+def _reason(grant: Grant, path: str, names: Collection[str], where: str) -> dict[str, Any]:
     return {
-        "place": place,
-        "who": [each for each in grant.who if each in names],
-        "patterns": [each.text for each in grant.skills if each.matches(path)],
+        "place": where,
+        "who": [name for name in grant.who if name in names],
+        "patterns": [skill.text for skill in grant.skills if skill.matches(path)],
     }
 
 
@@ -225,22 +225,22 @@ def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     from mcp_skills_server.commands.config_file import oauth_settings
 
     configuration: Configuration | None = context.params["config"]
-    found = None
+    oauth = None
     if "oauth_issuer" in context.params:
-        found = oauth_settings(configuration, context.params)
-    if found is None:
+        oauth = oauth_settings(configuration, context.params)
+    if oauth is None:
         return []
-    place = "default"
+    origin = "default"
     if configuration is not None and configuration.oauth is not None:
-        place = configuration.place("oauth")
+        origin = configuration.place("oauth")
     given = {
-        each.name: _origin(each, context)
-        for each in command.params
-        if context.params[each.name or ""]
+        param.name: _origin(param, context)
+        for param in command.params
+        if context.params[param.name or ""]
     }
     return [
-        _Row(f"oauth.{_key(name)}", given.get(f"oauth_{name}", place), _text(value))
-        for name, value in {**asdict(found), "request_scopes": found.requested_scopes}.items()
+        _Row(f"oauth.{_key(name)}", given.get(f"oauth_{name}", origin), _text(value))
+        for name, value in {**asdict(oauth), "request_scopes": oauth.requested_scopes}.items()
     ]
 
 
@@ -267,7 +267,7 @@ def _text(value: Any, between: str = " ") -> str:
         return f"{value:g}"
     if isinstance(value, tuple):
         return between.join(
-            _without_secrets(str(each)) for each in cast("tuple[object, ...]", value)
+            _without_secrets(str(item)) for item in cast("tuple[object, ...]", value)
         )
     return _without_secrets(str(value))
 

@@ -32,7 +32,7 @@ from mcp_skills_server.sources.kinds import kind_of
 
 READERS: Final = ("serve", "rpc", "acp")
 """The commands whose options are keys of the file."""
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -214,7 +214,7 @@ def _one_of(names: Sequence[str]) -> _Reader:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f'"{each}"' for each in names)
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def _flag(value: Any) -> bool:
@@ -234,12 +234,12 @@ def command_named(name: str) -> click.Command:
 
 def parameters() -> Mapping[str, click.Parameter]:
     """Return the options and arguments that a file can set, by key."""
-    found: dict[str, click.Parameter] = {}
+    params: dict[str, click.Parameter] = {}
     for name in READERS:
-        for each in command_named(name).params:
-            if traits_of(each).in_file:
-                found.setdefault(key_of(each), each)
-    return found
+        for param in command_named(name).params:
+            if traits_of(param).in_file:
+                params.setdefault(key_of(param), param)
+    return params
 
 
 def _key(parameter: click.Parameter) -> _Key:
@@ -250,7 +250,7 @@ def _key(parameter: click.Parameter) -> _Key:
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return _FLAG
     if isinstance(kind, click.Choice):
-        choices = [str(each) for each in kind.choices]
+        choices = [str(choice) for choice in kind.choices]
         return _Key(f"one of {_quoted(choices)}", _one_of(choices))
     if not isinstance(kind, (click.IntRange, click.FloatRange)):
         return _Key("text in quotes", _text)
@@ -408,12 +408,12 @@ def read(path: str, *, again: bool = False) -> Configuration:
         ConfigurationError: the file cannot be read, or has a fault.
     """
     try:
-        raw, _ = read_regular(path, _MOST_BYTES, wait=not again)
+        raw, _ = read_regular(path, _MAX_BYTES, wait=not again)
     except OSError as error:
         hint = "give the path of a TOML file that you may read"
         raise _one_fault(path, 0, f"it cannot be read ({error.strerror})", hint) from None
-    if len(raw) > _MOST_BYTES:
-        what = f"it has more than {_MOST_BYTES:,} bytes"
+    if len(raw) > _MAX_BYTES:
+        what = f"it has more than {_MAX_BYTES:,} bytes"
         raise _one_fault(path, 0, what, "give the path of a configuration file")
     return parse(raw, path)
 
@@ -431,21 +431,21 @@ def parse(raw: bytes, path: str) -> Configuration:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _one_fault(path, line, "this is not UTF-8", "save the file as UTF-8") from None
     except ValueError as error:  # also a number that is too long
-        reason, found = _AT.sub("", str(error)), _AT.search(str(error))
+        reason, match = _AT.sub("", str(error)), _AT.search(str(error))
         line = raw.rstrip().count(b"\n") + 1
-        if found is not None and found[1]:
-            line = int(found[1])
+        if match is not None and match[1]:
+            line = int(match[1])
         what = f"this is not TOML: {reason[:1].lower()}{reason[1:]}"
         raise _one_fault(path, line, what, "write key = value; text is in quotes") from None
     file = os.path.abspath(path)
     reading = _FileReading(lines_of(text), os.path.dirname(file))
-    options = {key: each for key, each in given.items() if key not in _TABLES}
-    known = {key: _key(each) for key, each in parameters().items()}
+    options = {key: value for key, value in given.items() if key not in _TABLES}
+    known = {key: _key(param) for key, param in parameters().items()}
     values = reading.values(options, known)
     tables = {name: reading.tables(name, given[name]) if name in given else [] for name in _TABLES}
     reading.check(tables, values.get("roots", ()), given.get("oauth"))
     if reading.faults:
-        raise ConfigurationError(path, sorted(reading.faults, key=lambda each: each.line))
+        raise ConfigurationError(path, sorted(reading.faults, key=lambda fault: fault.line))
     return _configuration(values, tables, reading.lines, file)
 
 
@@ -453,11 +453,11 @@ def _one_fault(path: str, line: int, what: str, hint: str) -> ConfigurationError
     return ConfigurationError(path, [ConfigurationFault(line, "", what, hint)])
 
 
-def _line(lines: Mapping[_Place, int], place: _Place) -> int:
+def _line(lines: Mapping[_Place, int], key: _Place) -> int:
     """Return the line of a key, or of the nearest table around it; 0 if neither is known."""
-    while place and place not in lines:
-        place = place[:-1]
-    return lines.get(place, 0)
+    while key and key not in lines:
+        key = key[:-1]
+    return lines.get(key, 0)
 
 
 class _FileReading:
@@ -470,23 +470,23 @@ class _FileReading:
 
     def blame(self, place: _Place, what: str, hint: str) -> None:
         """Record a fault."""
-        key = ".".join(each for each in place if isinstance(each, str))
+        key = ".".join(part for part in place if isinstance(part, str))
         self.faults.append(ConfigurationFault(_line(self.lines, place), key, what, hint))
 
     def tables(self, name: str, given: Any) -> list[dict[str, Any]]:
         """Return the values of the tables of this name, and record their faults."""
         table = _TABLES[name]
         is_array = isinstance(given, list) if table.is_array is None else table.is_array
-        found: Any = given if is_array else [given]
-        if not _are_tables(found) or len(found) < table.least:
+        entries: Any = given if is_array else [given]
+        if not _are_tables(entries) or len(entries) < table.least:
             self.blame((name,), f"this is {_in_words(given)}", table.form)
             return []
         out: list[dict[str, Any]] = []
-        for number, each in enumerate(found):
+        for number, entry in enumerate(entries):
             at: _Place = (name, number) if is_array else (name,)
-            out.append(self.values(each, table.keys, at))
+            out.append(self.values(entry, table.keys, at))
             for key, known in table.keys.items():
-                if known.missing and key not in each:
+                if known.missing and key not in entry:
                     self.blame((*at, key), "it is missing", f"write {known.missing}")
         return out
 
@@ -516,14 +516,14 @@ class _FileReading:
         self, tables: Mapping[str, Sequence[Mapping[str, Any]]], roots: Sequence[str], oauth: Any
     ) -> None:
         """Record keys of a table that contradict each other, and sources that are named twice."""
-        seen = {_absolute(each, self._folder) for each in roots}
+        seen = {_absolute(root, self._folder) for root in roots}
         for number, source in enumerate(tables["source"]):
             root = source.get("from")
             if root is None:
                 continue
-            if (place := _absolute(root, self._folder)) in seen:
+            if (path := _absolute(root, self._folder)) in seen:
                 self.blame(("source", number, "from"), "this root occurs twice", "name it once")
-            seen.add(place)
+            seen.add(path)
             kind = kind_of(root)
             if "token-env" in source and not root.startswith("mcp+http"):
                 what = "only an MCP server at an address (mcp+https://) is sent a token"
@@ -534,7 +534,7 @@ class _FileReading:
             if "optional" in source and kind.name != "folder":
                 self.blame(("source", number, "optional"), "only a folder can be", "leave it out")
         for number, grant in enumerate(tables["grant"]):
-            skills = [each.text for each in grant.get("skills", ())]
+            skills = [pattern.text for pattern in grant.get("skills", ())]
             if "admin" in grant.get("may", ()) and skills and EVERY_SKILL not in skills:
                 what = "admin is about all skills, and this grant is about some"
                 hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
@@ -570,8 +570,8 @@ def _configuration(
         parameter = known[key]
         values[parameter.name or ""] = _from_here(parameter, value, folder)
     sources: dict[str, SourceRules] = {}
-    for each in tables["source"]:
-        rules = _as_fields(each)
+    for entry in tables["source"]:
+        rules = _as_fields(entry)
         root = _absolute(rules.pop("from"), folder)
         keys = tuple(os.path.join(folder, key) for key in rules.pop("require_signature", ()))
         sources[root] = SourceRules(**rules, require_signature=keys)
@@ -579,8 +579,8 @@ def _configuration(
         values["roots"] = (*values.get("roots", ()), *sources)
         lines = {("roots",): _line(lines, ("source",)), **lines}
     grants = tuple(
-        Grant(each["who"], each["skills"], frozenset(each.get("may", ())))
-        for each in tables["grant"]
+        Grant(entry["who"], entry["skills"], frozenset(entry.get("may", ())))
+        for entry in tables["grant"]
     )
     return Configuration(
         file=file,
@@ -595,23 +595,23 @@ def _configuration(
 
 def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(value, list) and all(
-        isinstance(each, dict) for each in cast("list[Any]", value)
+        isinstance(entry, dict) for entry in cast("list[Any]", value)
     )
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
     """Return the known key meant by a misspelled one, or by one written as option or variable."""
     plain = name.lower().replace("_", "-").removeprefix("--").removeprefix("mcp-skills-")
-    for each in (plain, plain.removeprefix("no-")):
-        if each in known:
-            return each
+    for spelled in (plain, plain.removeprefix("no-")):
+        if spelled in known:
+            return spelled
     return next(iter(nearest(plain, known, 1)), "")
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
     """Return a value with its paths made absolute from `folder`."""
     if isinstance(value, tuple):
-        return tuple(_from_here(parameter, each, folder) for each in cast("tuple[Any, ...]", value))
+        return tuple(_from_here(parameter, item, folder) for item in cast("tuple[Any, ...]", value))
     if isinstance(parameter.type, RootType):
         return _absolute(value, folder)
     if isinstance(value, str):

@@ -53,7 +53,7 @@ from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search_text import matched_fields
 
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 _COLUMNS: Final = ("figure", "value", "basis")
 
 
@@ -114,10 +114,10 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
-        found = evaluation.as_json(results)
+        content = evaluation.as_json(results)
         if by_program is not None:
-            found |= {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
-        say_json(found)
+            content |= {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
+        say_json(content)
     elif options.form == "junit":
         say_lines(evaluation.as_junit(results))
     else:
@@ -154,41 +154,41 @@ def _own_cases(registry: Registry) -> list[tuple[Skill, TriggerCase]]:
     Raises:
         UsageError: a trigger set there is malformed.
     """
-    found: list[tuple[Skill, TriggerCase]] = []
+    own: list[tuple[Skill, TriggerCase]] = []
     for skill in _usable(registry):
         show = registry.roots[skill.root].show
         cases, troubles = evaluation.own_cases(registry.read, skill, show)
-        found += cases
-        for each in troubles:
-            if not isinstance(each, evaluation.NoTriggerSetError):
-                raise each
-            remark(f"passed over: {each}")
-    return found
+        own += cases
+        for trouble in troubles:
+            if not isinstance(trouble, evaluation.NoTriggerSetError):
+                raise trouble
+            remark(f"passed over: {trouble}")
+    return own
 
 
 def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skill, TriggerCase]]:
-    found: list[tuple[Skill, TriggerCase]] = []
+    given: list[tuple[Skill, TriggerCase]] = []
     for pattern in patterns:
         for name in sorted(glob.glob(pattern, recursive=True)) or [pattern]:
             file = Path(name)
             try:
-                raw, _ = read_regular(name, _MOST_BYTES, wait=True)
+                raw, _ = read_regular(name, _MAX_BYTES, wait=True)
             except OSError as error:
                 hint = "name a file with a trigger set"
                 raise UsageError(f"{name}: cannot be read ({error.strerror}); {hint}") from None
-            if len(raw) > _MOST_BYTES:
-                raise UsageError(f"{name}: has more than {_MOST_BYTES:,} bytes; split it")
+            if len(raw) > _MAX_BYTES:
+                raise UsageError(f"{name}: has more than {_MAX_BYTES:,} bytes; split it")
             cases = evaluation.read_cases(raw, name)
-            found += [(_skill_of(registry, case.skill, file), case) for case in cases]
-    return found
+            given += [(_skill_of(registry, case.skill, file), case) for case in cases]
+    return given
 
 
 def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
     """Return the skill that a case is about, by the file's place, the case or the file's name."""
     snapshot = registry.snapshot
-    place = os.path.realpath(file)
+    path = os.path.realpath(file)
     for skill in sorted(snapshot.skills.values(), key=registry.place, reverse=True):  # inner first
-        if place.startswith(registry.place(skill) + os.sep):
+        if path.startswith(registry.place(skill) + os.sep):
             return skill
     for name in filter(None, (named, file.stem)):
         with suppress(RequestError):
@@ -202,19 +202,19 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
 def _say_results(results: Sequence[CaseResult]) -> None:
     rows: list[tuple[str, ...]] = []
     colours: dict[int, str] = {}
-    for skill, found in evaluation.by_skill(results).items():
-        totals = evaluation.summary(found)
+    for skill, own in evaluation.by_skill(results).items():
+        totals = evaluation.summary(own)
         if totals.passed < totals.total:
             colours[len(rows)] = "yellow"
         shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
         counts = (str(totals.total), str(totals.passed))
         rows.append((skill.path, *counts, *shares, str(totals.false_triggers)))
     say_table(("SKILL", "CASES", "PASSED", "HIT@1", "HIT@5", "FALSE"), rows, colours=colours)
-    for each in results:
-        if not each.passed:
-            wanted = "should trigger" if each.case.should_trigger else "should not trigger"
-            reason = evaluation.failure_reason(each)
-            say(f"{each.skill.path}: {wanted}: {each.case.query!r}: {reason}")
+    for result in results:
+        if not result.passed:
+            wanted = "should trigger" if result.case.should_trigger else "should not trigger"
+            reason = evaluation.failure_reason(result)
+            say(f"{result.skill.path}: {wanted}: {result.case.query!r}: {reason}")
     whole = evaluation.summary(results)
     shares = f"hit@1 {_percent(whole.hit_at_1)}, hit@5 {_percent(whole.hit_at_5)}"
     passed = f"{whole.passed:,} of {plural(whole.total, 'case')} passed"
@@ -248,10 +248,10 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
         say_json({"prompt": prompt, "places": places})
         return int(not hits)
     rows: list[tuple[str, ...]] = []
-    for number, place in enumerate(places, 1):
-        found = "; ".join(f"{name}: {' '.join(each)}" for name, each in place["words"].items())
-        score = "name" if place["score"] is None else f"{place['score']:.2f}"
-        rows.append((str(number), place["path"], score, found))
+    for number, ranked in enumerate(places, 1):
+        matches = "; ".join(f"{name}: {' '.join(words)}" for name, words in ranked["words"].items())
+        score = "name" if ranked["score"] is None else f"{ranked['score']:.2f}"
+        rows.append((str(number), ranked["path"], score, matches))
     say_table(("PLACE", "SKILL", "SCORE", "WORDS"), rows, empty=f"no skill fits {prompt!r}")
     return int(not hits)
 
@@ -293,13 +293,13 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         wanted = [named_skill(registry, name) for name in options.skills]
         brought = [anyio.run(contexts.shown_on_load, runtime, host, skill) for skill in wanted]
     count, rule = token_counter()
-    total = sum(count(each.text) for each in shown)
+    total = sum(count(text.text) for text in shown)
     over = options.budget is not None and total > options.budget
-    names = {part: [each.name for each in offers] for part, offers in parts.items()}
+    names = {part: [offer.name for offer in offers] for part, offers in parts.items()}
     if options.form == "json":
         unasked, loaded = (
-            [each._asdict() | {"tokens": count(each.text)} for each in found]
-            for found in (shown, brought)
+            [text._asdict() | {"tokens": count(text.text)} for text in texts]
+            for texts in (shown, brought)
         )
         say_json(
             {
@@ -315,15 +315,15 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
             }
         )
         return int(over)
-    for each in (*shown, *brought):
+    for part in (*shown, *brought):
         cut = ""
-        if each.cut_characters:
-            cut = f"; the host leaves out {each.cut_characters:,} characters"
-        say(f"=== {each.title}: {len(each.text):,} characters, {count(each.text):,} tokens{cut}")
-        say_lines(each.text)
+        if part.cut_characters:
+            cut = f"; the host leaves out {part.cut_characters:,} characters"
+        say(f"=== {part.title}: {len(part.text):,} characters, {count(part.text):,} tokens{cut}")
+        say_lines(part.text)
         say("")
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
-    whole, less, absent = (f"{len(each):,}" for each in names.values())
+    whole, less, absent = (f"{len(part):,}" for part in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
     say_table(tuple(map(str.upper, _COLUMNS)), host.figures())
     if over:

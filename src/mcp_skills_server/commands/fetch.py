@@ -108,7 +108,7 @@ def fetch(options: FetchOptions, url: str | None) -> int:
         trust = replace(settings.trust, commands=frozenset((url,)))
         return _fetch(url, replace(settings, trust=trust), options)
     recorded = _recorded_sources(str(output), settings)
-    return max(_fetch(given, each, options) for given, each in recorded)
+    return max(_fetch(given, settings, options) for given, settings in recorded)
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
@@ -178,12 +178,12 @@ def _recorded_sources(folder: str, settings: FetchSettings) -> list[tuple[str, F
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
-    if settings.trust.headers and len({each.source for each in known}) > 1:
+    if settings.trust.headers and len({record.source for record in known}) > 1:
         raise UsageError("a token or a header is for one site; give its URL")
-    wanted = [None if each.wanted is None else frozenset(each.wanted) for each in known]
+    wanted = [None if record.wanted is None else frozenset(record.wanted) for record in known]
     return [
-        (each.given, replace(settings, wanted=names))
-        for each, names in zip(known, wanted, strict=True)
+        (record.given, replace(settings, wanted=names))
+        for record, names in zip(known, wanted, strict=True)
     ]
 
 
@@ -250,11 +250,11 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     say_table(("NAME", "TYPE", "DESCRIPTION"), rows)
     for line in index.warnings:
         remark(f"warning: {line}")
-    broken = [each for each in index.unusable if wanted is None or each.name in wanted]
-    for each in broken:
-        severity = "refused" if each.is_fault else "warning"
-        remark(f"{severity}: {each}")
-    return int(index.version is None or any(each.is_fault for each in broken))
+    broken = [unusable for unusable in index.unusable if wanted is None or unusable.name in wanted]
+    for entry in broken:
+        severity = "refused" if entry.is_fault else "warning"
+        remark(f"{severity}: {entry}")
+    return int(index.version is None or any(unusable.is_fault for unusable in broken))
 
 
 def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
@@ -280,7 +280,7 @@ def _remark_report(report: FetchReport, folder: str, origin: str) -> None:
         "removed": report.pruned,
         "refused": report.refused,
     }
-    done = ", ".join(f"{len(found)} {word}" for word, found in counts.items() if found)
+    done = ", ".join(f"{len(names)} {word}" for word, names in counts.items() if names)
     remark(f"{where}: {done or 'nothing to do'}{size}")
 
 

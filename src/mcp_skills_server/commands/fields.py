@@ -105,7 +105,7 @@ class Options:
         cls.example = example
 
     def __init__(self, **given: Any) -> None:
-        values = {name: each.default for name, each in _declared(type(self))}
+        values = {name: trait.default for name, trait in _declared(type(self))}
         if unknown := given.keys() - values:
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         vars(self).update(values | given)
@@ -192,9 +192,9 @@ def takes(*kinds: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., 
             return command(*options, *arguments, **given)
 
         made: Callable[..., _T] = run
-        for name, each in reversed([*chain(*(own.items() for own in declared))]):
-            names = [spelling.format(name.replace("_", "-")) for spelling in each.names]
-            made = click.option(name, *names, cls=_Option, **each.settings)(made)
+        for name, trait in reversed([*chain(*(own.items() for own in declared))]):
+            names = [spelling.format(name.replace("_", "-")) for spelling in trait.names]
+            made = click.option(name, *names, cls=_Option, **trait.settings)(made)
         return made
 
     return decorate
@@ -205,7 +205,7 @@ def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared]]:
     for base in kind.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, _Declared):
-                traits = {each: vars(base)[each] for each in ("heading", "example")}
+                traits = {trait: vars(base)[trait] for trait in ("heading", "example")}
                 yield name, value._replace(settings={**value.settings, **traits})
 
 
@@ -214,7 +214,7 @@ class _Option(click.Option):
 
     def __init__(self, *names: Any, **more: Any) -> None:
         self.traits = Traits(
-            **{each.name: more.pop(each.name) for each in fields(Traits) if each.name in more}
+            **{field.name: more.pop(field.name) for field in fields(Traits) if field.name in more}
         )
         super().__init__(*names, **more)
         long, name = key_of(self), self.name or ""
@@ -279,15 +279,15 @@ def located(parameter: click.Parameter, value: str, folder: str) -> str:
     pattern = traits_of(parameter).path
     if isinstance(parameter.type, click.Path):
         pattern = "(?!-$)(.+)"  # a hyphen stands for stdin or stdout
-    found = re.fullmatch(pattern, value)
-    if found is None or not pattern:
+    match = re.fullmatch(pattern, value)
+    if match is None or not pattern:
         return value
-    return value[: found.start(1)] + os.path.normpath(os.path.join(folder, found[1]))
+    return value[: match.start(1)] + os.path.normpath(os.path.join(folder, match[1]))
 
 
 def key_of(parameter: click.Parameter) -> str:
     """Return the key in a configuration file: an option's long name, or an argument's name."""
-    long = next((each for each in parameter.opts if each.startswith("--")), parameter.name or "")
+    long = next((opt for opt in parameter.opts if opt.startswith("--")), parameter.name or "")
     return long.removeprefix("--")
 
 

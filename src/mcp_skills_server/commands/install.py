@@ -131,8 +131,8 @@ def install(
     if options.url is not None and not options.uninstall:
         entry = _remote_entry(row, options.url, options.token_env)
     elif not options.uninstall:
-        chosen = [f"--include={each}" for each in options.include]
-        chosen += [f"--exclude={each}" for each in options.exclude]
+        chosen = [f"--include={pattern}" for pattern in options.include]
+        chosen += [f"--exclude={pattern}" for pattern in options.exclude]
         entry = _local_entry(row, command, roots, chosen)
     if entry and options.trust and row.trust:
         entry |= row.trust
@@ -229,22 +229,22 @@ def _edit(
     path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions
 ) -> None:
     """Add the entry to the host's file, or remove it if `entry` is empty."""
-    name, found = options.name, disk.read(path)
+    name, file = options.name, disk.read(path)
     if entry:
-        new = edit.install(found.raw, host, name, entry, command)
+        new = edit.install(file.raw, host, name, entry, command)
     else:
-        new = edit.uninstall(found.raw, host, name, command, options.url)
+        new = edit.uninstall(file.raw, host, name, command, options.url)
     if new is None:
         remark(f"{path} has no {name!r}; there is nothing to remove")
         return
-    if new == found.raw:
+    if new == file.raw:
         remark(f"{path} has {name!r} with this entry already; nothing was changed")
         return
     if options.dry_run:
-        say_lines(unified(str(path), (found.raw or b"").decode(), new.decode()))
+        say_lines(unified(str(path), (file.raw or b"").decode(), new.decode()))
         remark(f"{path} would change; nothing was written")
         return
-    backup = disk.replace(found, new)
+    backup = disk.replace(file, new)
     done = f"wrote {name!r} to" if entry else f"removed {name!r} from"
     kept = f"; the old file is {backup.name} beside it" if backup else ""
     remark(f"{done} {path}{kept}; restart {host.title}")
@@ -374,10 +374,10 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
         places.append(location(host, platform, project=True))
     for path in dict.fromkeys(places):
         try:
-            found = edit.entries_of(disk.read(path).raw, host, _command_of(None))
+            entries = edit.entries_of(disk.read(path).raw, host, _command_of(None))
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
-        for name, entry in found.items():
+        for name, entry in entries.items():
             words = edit.command_line_of(entry)
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
@@ -401,9 +401,9 @@ def _staleness(words: list[str]) -> str:
     if not shutil.which(program, path=None if os.path.isabs(program) else _BARE_PATH):
         return f"stale: the host finds no program {program}; run 'install' again"
     given = words[words.index("serve") + 1 :] if "serve" in words else []
-    for each in given:
-        if os.path.isabs(each) and not os.path.exists(each):
-            return f"stale: {each} is gone; run 'install' again with folders that are there"
+    for entry in given:
+        if os.path.isabs(entry) and not os.path.exists(entry):
+            return f"stale: {entry} is gone; run 'install' again with folders that are there"
     return ""
 
 

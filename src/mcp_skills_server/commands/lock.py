@@ -67,7 +67,7 @@ class SourceOffer(NamedTuple):
         if skill is None:
             return None
         texts = self.registry.read_all(skill)
-        return {each: (raw, skill.files[each].executable) for each, raw in texts.items()}
+        return {file: (raw, skill.files[file].executable) for file, raw in texts.items()}
 
 
 class SourceChange(NamedTuple):
@@ -80,7 +80,7 @@ class SourceChange(NamedTuple):
 
     def of_kind(self, kind: Kind) -> list[str]:
         """Return the paths of the skills with this kind of change."""
-        return [path for path, found in self.kinds.items() if found == kind]
+        return [path for path, its_kind in self.kinds.items() if its_kind == kind]
 
     def as_json(self) -> dict[str, object]:
         """Return the change as `outdated` prints it."""
@@ -118,21 +118,21 @@ def _open_sources(
     registry, revisions = opened.registry, dict[str, str]()
     if opened.mirrors is not None:
         opened.mirrors.fetch(proved=True)
-        for each in opened.mirrors.followers:
-            if not each.state.revision:
-                raise UsageError(f"{each.name}: {UNFETCHED}; try again later")
-            revisions[os.path.abspath(each.path)] = each.state.revision
+        for follower in opened.mirrors.followers:
+            if not follower.state.revision:
+                raise UsageError(f"{follower.name}: {UNFETCHED}; try again later")
+            revisions[os.path.abspath(follower.path)] = follower.state.revision
     registry.load()
     if len(registry.roots) < len(given):
         shown = ", ".join(given)
         raise UsageError(f"{shown}: two of these are the same folder; name it once")
     snapshot = registry.snapshot
-    for each in snapshot.problems:
-        if each.code.startswith("signature-"):
-            remark(f"left out: {each.path}: {each.message}")
+    for problem in snapshot.problems:
+        if problem.code.startswith("signature-"):
+            remark(f"left out: {problem.path}: {problem.message}")
     offers = [
-        SourceOffer(root, revisions.get(found.given, ""), {}, registry)
-        for root, found in zip(given, registry.roots, strict=True)
+        SourceOffer(root, revisions.get(opened.given, ""), {}, registry)
+        for root, opened in zip(given, registry.roots, strict=True)
     ]
     for path in snapshot.paths(Standing.LENIENT):
         skill = snapshot.skills[path]
@@ -147,17 +147,20 @@ def _compare_with_lock(
 
     If a source has two revisions, each entry keeps its own skills; the last one gets new skills.
     """
-    last = {each.given: number for number, each in enumerate(locked)}
-    newest = {each.given: (each, each.locked()) for each in _open_sources([*last], options)}
+    last = {source.given: number for number, source in enumerate(locked)}
+    newest = {
+        open_source.given: (open_source, open_source.locked())
+        for open_source in _open_sources([*last], options)
+    }
     out: list[SourceChange] = []
-    for number, each in enumerate(locked):
-        offer, now = newest[each.given]
-        wanted = {path for path in now.skills if not is_pinned_elsewhere(path, each, locked)}
-        if last[each.given] != number:
-            wanted = now.skills.keys() & each.skills.keys()
+    for number, source in enumerate(locked):
+        offer, now = newest[source.given]
+        wanted = {path for path in now.skills if not is_pinned_elsewhere(path, source, locked)}
+        if last[source.given] != number:
+            wanted = now.skills.keys() & source.skills.keys()
         skills = {path: digest for path, digest in now.skills.items() if path in wanted}
-        kinds = _change_kinds(each.skills, skills)
-        out.append(SourceChange(each, replace(now, skills=skills), offer, kinds))
+        kinds = _change_kinds(source.skills, skills)
+        out.append(SourceChange(source, replace(now, skills=skills), offer, kinds))
     return out
 
 
@@ -170,7 +173,7 @@ def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
             return given
         return Path(os.path.relpath(given, folder)).as_posix()
 
-    moved = [replace(each, given=if_path(from_folder, each.given)) for each in sources]
+    moved = [replace(source, given=if_path(from_folder, source.given)) for source in sources]
     lock_file.write(Path(path), moved)
 
 
@@ -191,17 +194,17 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """
     if click.get_current_context().get_parameter_source("roots") is ParameterSource.DEFAULT_MAP:
         # The configuration makes paths absolute; in a lock file they are relative to it.
-        roots = tuple(if_path(os.path.relpath, each) for each in roots)
+        roots = tuple(if_path(os.path.relpath, root) for root in roots)
     given = [*dict.fromkeys(roots)]
     offers = _open_sources(given, options, commands=given)
     registry = offers[0].registry
-    sources = [each.locked() for each in offers]
+    sources = [offer.locked() for offer in offers]
     _remark_left_out(registry)
     if report_absent(registry)[0]:
         remark(f"{options.output} was not written")
         return 1
     _write_lock(options.output, sources)
-    count = sum(len(each.skills) for each in sources)
+    count = sum(len(source.skills) for source in sources)
     remark(f"{options.output}: {plural(count, 'skill')} of {plural(len(sources), 'source')}")
     return 0
 
@@ -209,13 +212,13 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
 def _remark_left_out(registry: Registry) -> None:
     for path, skill in registry.snapshot.skills.items():
         if skill.standing is Standing.UNUSABLE:
-            reason = next((each.message for each in skill.problems), "")
+            reason = next((problem.message for problem in skill.problems), "")
             remark(f"left out: {path}, which cannot be served: {reason}")
-    for each in registry.problems():
-        is_left_out = each.skill and each.skill not in registry.snapshot.skills
-        is_error = each.severity == "error" and not each.code.startswith("signature-")
-        if each.code == "shadowed" or (is_left_out and is_error):
-            remark(f"left out: {each.path}: {each.message}")
+    for problem in registry.problems():
+        is_left_out = problem.skill and problem.skill not in registry.snapshot.skills
+        is_error = problem.severity == "error" and not problem.code.startswith("signature-")
+        if problem.code == "shadowed" or (is_left_out and is_error):
+            remark(f"left out: {problem.path}: {problem.message}")
 
 
 @click.command()
@@ -231,18 +234,18 @@ def outdated(options: OutdatedOptions) -> int:
       mcp-skills-server outdated --lock team/skills.lock --format json
     """
     moved = _compare_with_lock(read_lock(options.lock), options)
-    is_new = any(each.kinds for each in moved)
+    is_new = any(change.kinds for change in moved)
     if options.form == "json":
-        say_json([each.as_json() for each in moved])
+        say_json([change.as_json() for change in moved])
         return int(is_new)
-    for each in moved:
-        if each.kinds:
-            versions = (each.source.revision, each.newest.revision)
+    for change in moved:
+        if change.kinds:
+            versions = (change.source.revision, change.newest.revision)
             before, after = (version.removeprefix("sha256:")[:12] for version in versions)
             move = f" {before} -> {after}" if before != after else ""
-            say(f"{each.source.given}:{move}")
+            say(f"{change.source.given}:{move}")
         for kind in _KINDS:
-            for path in each.of_kind(kind):
+            for path in change.of_kind(kind):
                 say(f"  {kind:8} {path}")
     if not is_new:
         remark(f"nothing is new: the skills match {options.lock}")
@@ -267,14 +270,14 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     out: list[LockedSource] = []
     count = 0
     moved = _compare_with_lock(locked, options)
-    sources = {each.given for each in locked}
-    paths = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
+    sources = {source.given for source in locked}
+    paths = {path for change in moved for path in (*change.source.skills, *change.newest.skills)}
     wanted = {name if name in sources else _path_of(name, paths, options.lock) for name in names}
-    for each in moved:
-        chosen = each.kinds
-        if names and each.source.given not in wanted:
+    for change in moved:
+        chosen = change.kinds
+        if names and change.source.given not in wanted:
             chosen = {path: kind for path, kind in chosen.items() if path in wanted}
-        out += _updated_entries(each, {*chosen})
+        out += _updated_entries(change, {*chosen})
         count += len(chosen)
         for path, kind in chosen.items():
             say(f"{kind:8} {path}")
@@ -288,13 +291,13 @@ def _path_of(name: str, paths: Collection[str], lock: str) -> str:
     """Return the path of the skill of this name or path, or raise UsageError."""
     if name in paths:
         return name
-    found = sorted(path for path in paths if path.endswith(f"/{name}"))
-    if len(found) > 1:
-        raise UsageError(f"{name}: several skills have this name; write {' or '.join(found)}")
-    if not found:
+    matching = sorted(path for path in paths if path.endswith(f"/{name}"))
+    if len(matching) > 1:
+        raise UsageError(f"{name}: several skills have this name; write {' or '.join(matching)}")
+    if not matching:
         hint = "'outdated' shows what is new"
         raise UsageError(f"{name}: {lock} has no such source or skill; {hint}")
-    return found[0]
+    return matching[0]
 
 
 def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource]:
@@ -314,29 +317,29 @@ def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource
 def _merge_entries(sources: Iterable[LockedSource]) -> list[LockedSource]:
     """Merge entries of the same source and revision; drop one without skills beside others."""
     out: dict[tuple[str, str], LockedSource] = {}
-    for each in sources:
-        key = each.given, each.revision
+    for source in sources:
+        key = source.given, source.revision
         if key in out:
-            out[key] = replace(each, skills={**out[key].skills, **each.skills})
+            out[key] = replace(source, skills={**out[key].skills, **source.skills})
         else:
-            out[key] = each
+            out[key] = source
     entries = Counter(given for given, _ in out)
-    return [each for each in out.values() if each.skills or entries[each.given] == 1]
+    return [source for source in out.values() if source.skills or entries[source.given] == 1]
 
 
 def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
     """Drop and report skills whose path an earlier source has, as after an update of one source."""
     owners: dict[str, str] = {}
     out: list[LockedSource] = []
-    for each in sources:
+    for source in sources:
         kept = {
             path: digest
-            for path, digest in each.skills.items()
-            if owners.setdefault(path, each.given) == each.given
+            for path, digest in source.skills.items()
+            if owners.setdefault(path, source.given) == source.given
         }
-        for path in sorted(each.skills.keys() - kept.keys()):
-            remark(f"left out: {path} of {each.given}, which is hidden by that of {owners[path]}")
-        out.append(replace(each, skills=kept))
+        for path in sorted(source.skills.keys() - kept.keys()):
+            remark(f"left out: {path} of {source.given}, which is hidden by that of {owners[path]}")
+        out.append(replace(source, skills=kept))
     return out
 
 
@@ -360,19 +363,19 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
         raise UsageError("diff takes two roots or --lock FILE, not both")
     if options.lock is not None and not pair:
         moved = _compare_with_lock(read_lock(options.lock), options)
-        found = chain.from_iterable(_differences_since(each, options) for each in moved)
+        differences = chain.from_iterable(_differences_since(change, options) for change in moved)
     elif len(pair) == 2:
-        (before,), (after,) = (_open_sources([each], options, commands=pair) for each in pair)
-        found = _between(before, after, before.skills.keys() | after.skills.keys())
+        (before,), (after,) = (_open_sources([source], options, commands=pair) for source in pair)
+        differences = _between(before, after, before.skills.keys() | after.skills.keys())
     else:
         raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
     is_different = False
-    for each in found:
+    for difference in differences:
         is_different = True
-        say(f"{each.path}: {each.kind}")
-        for line in each.important:
+        say(f"{difference.path}: {difference.kind}")
+        for line in difference.important:
             say(f"  {line}")
-        say_lines("\n".join(each.others))
+        say_lines("\n".join(difference.others))
     return int(is_different)
 
 
@@ -394,6 +397,6 @@ def _between(
 ) -> Iterable[Difference]:
     for path in sorted(paths):
         old = before.files(path) if before is not None else None
-        found = compare(path, old, after.files(path))
-        if found is not None:
-            yield found
+        difference = compare(path, old, after.files(path))
+        if difference is not None:
+            yield difference

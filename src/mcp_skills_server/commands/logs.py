@@ -27,7 +27,7 @@ from mcp_skills_server.model import printable
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
 _PAUSE_S: Final = 0.01
-_MOST_WAITING: Final = 10_000
+_MAX_WAITING: Final = 10_000
 """Lines in the queue to stderr; further ones are dropped and counted."""
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["text", "json"]
@@ -89,7 +89,7 @@ class LineQueue(logging.Handler):
         self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._records.qsize() >= _MOST_WAITING:
+        if self._records.qsize() >= _MAX_WAITING:
             self._dropped += 1
             return
         if self._dropped:
@@ -145,12 +145,12 @@ class ClientLineRateLimit(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
             return True
-        place, now = (record.name, record.pathname, record.lineno), self._now()
-        last, left_out = self._seen.get(place, (-_EVERY_S, 0))
+        call_site, now = (record.name, record.pathname, record.lineno), self._now()
+        last, left_out = self._seen.get(call_site, (-_EVERY_S, 0))
         if now - last < _EVERY_S:
-            self._seen[place] = last, left_out + 1
+            self._seen[call_site] = last, left_out + 1
             return False
-        self._seen[place] = now, 0
+        self._seen[call_site] = now, 0
         record.left_out = left_out
         return True
 

@@ -71,10 +71,10 @@ def run_deep_checks(registry: Registry, skills: Collection[Skill]) -> None:
         with suppress(KeyError, ValueError, TypeError, RecursionError):
             registry.checks.remember(skill, decode_problems(kept[keys[skill]]))
             continue
-        found = registry.checks.of(skill)
+        problems = registry.checks.of(skill)
         # the folder may have changed since the key was made
         if skill in keys and keys[skill] == _findings_key(registry, skill):
-            fresh[keys[skill]] = json.dumps(found).encode()
+            fresh[keys[skill]] = json.dumps(problems).encode()
     if index is not None and fresh:
         index.save_memos(_FINDINGS, fresh)
 
@@ -86,7 +86,7 @@ def _findings_key(registry: Registry, skill: Skill) -> bytes:
     given = [
         (code_mark(), registry.limits, root.shown),
         (skill.path, skill.directory, skill.standing, skill.nested, skill.empty),
-        [(path, each.size, each.digest, each.executable) for path, each in skill.files.items()],
+        [(path, file.size, file.digest, file.executable) for path, file in skill.files.items()],
         ignored_in(located.base, located.rest),
     ]
     return hashlib.sha256(json.dumps(given).encode()).digest()
@@ -98,13 +98,13 @@ def clustered(problems: Iterable[Problem]) -> Iterator[Problem]:
     Many are two notes, or more than 20 others of one skill.
     """
     given, clusters = list(problems), defaultdict[tuple[str, ...], list[Problem]](list)
-    for each in given:
-        clusters[_cluster_of(each)].append(each)
-    for each in given:
-        cluster = clusters[_cluster_of(each)]
-        if len(cluster) <= (1 if each.severity == "note" else _OF_A_KIND):
-            yield each
-        elif each is cluster[0]:
+    for problem in given:
+        clusters[_cluster_of(problem)].append(problem)
+    for problem in given:
+        cluster = clusters[_cluster_of(problem)]
+        if len(cluster) <= (1 if problem.severity == "note" else _OF_A_KIND):
+            yield problem
+        elif problem is cluster[0]:
             yield _summarized(cluster)
 
 
@@ -117,12 +117,12 @@ def _summarized(cluster: Sequence[Problem]) -> Problem:
     """Return one problem with the number of these and the first places."""
     first = cluster[0]
     what = first.message
-    if first.code in EXPLANATIONS and any(each.message != what for each in cluster):
+    if first.code in EXPLANATIONS and any(problem.message != what for problem in cluster):
         what = EXPLANATIONS[first.code].what
     # `commonpath` refuses absolute and relative paths together, and would shorten an address.
-    start = os.path.commonprefix([each.path for each in cluster])  # noqa: RUF071
+    start = os.path.commonprefix([problem.path for problem in cluster])  # noqa: RUF071
     folder = start.rpartition(os.sep)[0] or os.curdir
-    places = {each.place.removeprefix(folder + os.sep): None for each in cluster}
+    places = {problem.place.removeprefix(folder + os.sep): None for problem in cluster}
     message = f"{what}, {len(cluster):,} times: {listed(places, _PLACES)}"
     return first._replace(path=folder, line=None, column=None, message=message)
 
@@ -167,7 +167,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         say_json(
             {
                 "skills": [_summary(skill, counts[skill.path]) for skill in skills],
-                "problems": [each._asdict() for each in problems],
+                "problems": [problem._asdict() for problem in problems],
                 "passed_over": passed,
                 "sources": sources,
             }
@@ -225,7 +225,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
             for path, file in skill.files.items()
         ],
-        "problems": [each._asdict() for each in problems],
+        "problems": [problem._asdict() for problem in problems],
         "revision": registry.roots[skill.root].revision or None,
         "listed": listed,
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
@@ -252,22 +252,26 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
     What is returned also has the skills in no plugin, which are problems.
     """
     passed = passed_over(registry)
-    for each in passed:
-        remark(str(each))
+    for problem in passed:
+        remark(str(problem))
     empty: list[str] = []
     for root in registry.roots:
         snapshot = registry.of_root(root)
         if not snapshot.skills:
             empty.append(root.shown)
-        unlisted = [each.path for each in snapshot.problems if each.code == "plugin-unlisted"]
+        unlisted = [
+            problem.path for problem in snapshot.problems if problem.code == "plugin-unlisted"
+        ]
         if unlisted:
-            folders = tuple(Path(os.path.relpath(each, root.shown)).as_posix() for each in unlisted)
+            folders = tuple(
+                Path(os.path.relpath(folder, root.shown)).as_posix() for folder in unlisted
+            )
             passed.append(PassedOver(root.shown, len(folders), folders, reason="no-plugin"))
     for root in empty:
-        if root not in {each.root for each in passed}:
+        if root not in {absent.root for absent in passed}:
             hint = "give a folder of skills, each with a SKILL.md, or begin one with 'new'"
             remark(f"no skill to serve at {root}; {hint}")
-    return empty, [each._asdict() for each in passed]
+    return empty, [absent._asdict() for absent in passed]
 
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:

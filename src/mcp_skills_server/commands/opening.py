@@ -129,7 +129,7 @@ class OpenedRoots:
         self.registry.refresh()
         if self.mirrors is not None:
             self.mirrors.look()  # not before the scan: the former lock would judge the new skills
-        count = sum(len(each.skills) for each in entries.values())
+        count = sum(len(source.skills) for source in entries.values())
         logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
             logger.warning("%s: %s cannot be served", self.lock, path)
@@ -160,7 +160,7 @@ def open_roots(
     """
     from mcp_skills_server.catalog.gates import all_of, by_root
 
-    rules = [options.config and options.config.rules_of(each) for each in given]
+    rules = [options.config and options.config.rules_of(root) for root in given]
     mirrors: Mirrors | None = None
     roots: list[str | MirroredRoot] = [*given]
     if not all(map(os.path.isdir, given)):
@@ -168,12 +168,12 @@ def open_roots(
         refresh_s = options.refresh if isinstance(options, RefreshOptions) else None
         pins = [pin] * len(given)
         if locked is not None:
-            pins = [each.revision or None for each in locked]
+            pins = [source.revision or None for source in locked]
         roots = [
             mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s, _token_of(rule))
             for root, wanted, rule in zip(given, pins, rules, strict=True)
         ]
-    folders = [os.path.abspath(each if isinstance(each, str) else each.path) for each in roots]
+    folders = [os.path.abspath(root if isinstance(root, str) else root.path) for root in roots]
     by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
     optional = {folder for folder, rule in by_folder.items() if rule.optional}
     if isinstance(options, WatchOptions):
@@ -205,7 +205,9 @@ def open_roots(
             f"{lost[0]}: it has a [[source]], but it is the same folder as another root, or a "
             "file; name the folder itself, once"
         )
-    scripts = {each: rule.scripts for each, rule in by_folder.items() if rule.scripts is not None}
+    scripts = {
+        folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
+    }
     return OpenedRoots(registry, mirrors, scripts, gate)
 
 
@@ -215,7 +217,7 @@ def _mirrors(options: RootOptions, kinds: Sequence[Kind], commands: Iterable[str
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.source import FetchSettings, OriginPolicy, SourceSettings
 
-    origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
+    origins = frozenset(wellknown.origin(fetch_origin) for fetch_origin in options.fetch_origins)
     trust = OriginPolicy(
         origins, options.allow_private, options.allow_http, commands=frozenset(commands)
     )
@@ -290,7 +292,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
     roots = given = (*given, *options.optional_root)
     if options.lock is not None:
         locked = locked_roots(options.lock, given)
-        roots = [each.given for each in locked]
+        roots = [source.given for source in locked]
     elif options.frozen:
         raise UsageError("--frozen is for a lock file; give --lock FILE too")
     elif not given:
@@ -309,7 +311,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         registry = opened.registry
         registry.load()
         if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
-            reasons = {each.skill: each.message for each in registry.snapshot.problems}
+            reasons = {problem.skill: problem.message for problem in registry.snapshot.problems}
             reason = reasons.get(unserved[0], "it is not there")
             reason += more_suffix(len(unserved) - 1)
             hint = "see 'outdated' and 'diff', then 'update', or leave out --frozen"
@@ -327,19 +329,19 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
     def from_here(given: str) -> str:
         return os.path.normpath(os.path.join(os.path.dirname(path), given))
 
-    found = lock.read(Path(path))
-    return tuple(replace(each, given=if_path(from_here, each.given)) for each in found)
+    sources = lock.read(Path(path))
+    return tuple(replace(source, given=if_path(from_here, source.given)) for source in sources)
 
 
 def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
     """Return the lock file's entries for these roots, or all entries if `roots` is empty."""
-    locked = [(if_path(os.path.abspath, each.given), each) for each in read_lock(path)]
+    locked = [(if_path(os.path.abspath, source.given), source) for source in read_lock(path)]
     names = {name for name, _ in locked}
     wanted = {if_path(os.path.abspath, root): root for root in roots}
     for name, root in wanted.items():
         if name not in names:
             raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
-    return [each for name, each in locked if not roots or name in wanted]
+    return [source for name, source in locked if not roots or name in wanted]
 
 
 def if_path(change: Callable[[str], str], root: str) -> str:
@@ -355,15 +357,15 @@ def _assign_entries(
     before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str
 ) -> dict[str, LockedSource]:
     """Assign the new entries to the served folders; a folder whose entry is gone keeps no skill."""
-    after = {folder: replace(each, skills={}) for folder, each in before.items()}
+    after = {folder: replace(source, skills={}) for folder, source in before.items()}
     free = dict(before)
-    for each in sorted(locked, key=lambda each: each not in free.values()):
-        same = [folder for folder, known in free.items() if known.given == each.given]
+    for entry in sorted(locked, key=lambda entry: entry not in free.values()):
+        same = [folder for folder, known in free.items() if known.given == entry.given]
         if not same:
-            raise UsageError(f"{lock}: {each.given} has a new revision there; restart the server")
-        folder = next((found for found in same if free[found].revision == each.revision), same[0])
+            raise UsageError(f"{lock}: {entry.given} has a new revision there; restart the server")
+        folder = next((name for name in same if free[name].revision == entry.revision), same[0])
         del free[folder]
-        after[folder] = each
+        after[folder] = entry
     return after
 
 
@@ -384,13 +386,13 @@ def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | No
     if folder == "git":
         branches = Branches(roots or [os.getcwd()])
         return ProposalStore(branches.folder, branches.add)
-    place = os.path.realpath(folder)
+    path = os.path.realpath(folder)
     for root in roots:
-        if os.path.commonpath([place, root]) in {place, root}:
+        if os.path.commonpath([path, root]) in {path, root}:
             raise UsageError(
                 f"--proposals {folder}: lies in or around the root {root}; name a folder elsewhere"
             )
-    return ProposalStore(Path(place))
+    return ProposalStore(Path(path))
 
 
 def make_views(registry: Registry, configuration: Configuration | None, *, local: bool) -> Views:
@@ -436,7 +438,7 @@ def open_registry(
     """
     cache = None if cache_dir is None else os.fspath(cache_dir)
     options = FollowOptions(cache_dir=cache, allow_private=allow_private)
-    given = [os.fspath(each) for each in roots]
+    given = [os.fspath(root) for root in roots]
     opened = open_roots(given, options, kinds=kinds, commands=given)
     opened.start(options.first_load)
     try:

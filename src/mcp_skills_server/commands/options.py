@@ -53,9 +53,9 @@ def cache_folder(given: str | None) -> Path:
 
 def index_of(given: str | None) -> Index:
     """Return the index of every root in `given`, or of large roots in the user's cache."""
-    from mcp_skills_server.catalog.index import LEAST_SKILLS, Index
+    from mcp_skills_server.catalog.index import MIN_SKILLS, Index
 
-    return Index(cache_folder(given) / "index", 1 if given else LEAST_SKILLS)
+    return Index(cache_folder(given) / "index", 1 if given else MIN_SKILLS)
 
 
 _argument = partial(click.argument, "roots", nargs=-1, type=RootType(), envvar=_ROOTS)
@@ -269,9 +269,9 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
         if snapshot.named(name, standing):
             raise UsageError(str(error)) from None  # several have the name; this has their paths
         names = dict.fromkeys(
-            each
-            for path, found in snapshot.skills.items()
-            for each in (identity.name_of(found, snapshot, standing), path)
+            known_as
+            for path, skill in snapshot.skills.items()
+            for known_as in (identity.name_of(skill, snapshot, standing), path)
         )
         hint = "'list' shows what there is"
         if near := nearest(name, names):
@@ -299,9 +299,9 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     """Return the validated tokens of `--token-file` or `--tokens`; warn if they expire soon."""
     from mcp_skills_server.access.tokens import warn_of_expiry
 
-    found = token_lines_of(file, lines).require_valid()
-    warn_of_expiry(found, time.time())
-    return found
+    tokens = token_lines_of(file, lines).require_valid()
+    warn_of_expiry(tokens, time.time())
+    return tokens
 
 
 def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) -> TokenLines:
@@ -319,7 +319,7 @@ def token_lines_of(file: str | None, lines: str | None, *, again: bool = False) 
 
 def warn_of_unknown_variables(context: click.Context) -> None:
     """Warn of each variable MCP_SKILLS_* that no command reads, and suggest the nearest one."""
-    given = {each for each in os.environ if each.startswith(PREFIX)} - _WITHOUT_OPTION
+    given = {name for name in os.environ if name.startswith(PREFIX)} - _WITHOUT_OPTION
     own = _variables(context.command)
     if given <= own:
         return

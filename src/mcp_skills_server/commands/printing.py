@@ -23,8 +23,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
 _PROGRAM: Final = "mcp-skills-server"
-_LONGEST: Final = 100
-_SHORTEST: Final = 20
+_MAX_LENGTH: Final = 100
+_MIN_LENGTH: Final = 20
 """Columns that the last cell keeps on a narrow terminal."""
 _EMOJI: Final = "\ufe0f"
 """The variation selector that makes the symbol before it an emoji, of two columns."""
@@ -95,12 +95,12 @@ def say_table(
     *widths, longest = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     if sys.stdout.isatty():
         available = shutil.get_terminal_size().columns - 2 * len(widths)
-        least = min(longest, _SHORTEST)
-        while sum(widths) + least > available and max(widths, default=0) > _SHORTEST:
+        least = min(longest, _MIN_LENGTH)
+        while sum(widths) + least > available and max(widths, default=0) > _MIN_LENGTH:
             widths[widths.index(max(widths))] -= 1
-        longest = max(_SHORTEST, available - sum(widths))
+        longest = max(_MIN_LENGTH, available - sum(widths))
     else:
-        longest = _LONGEST
+        longest = _MAX_LENGTH
     for number, row in enumerate(lines, -1):
         *cells, last = row
         padded = [_padded(cell, width) for cell, width in zip(cells, widths, strict=True)]
@@ -153,8 +153,8 @@ def say_json(value: Any) -> None:
         written = json.dumps(value, indent=2)
     if not written.isascii() or "\x7f" in written:
         written = "".join(
-            each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1]
-            for each in written
+            item if item.isprintable() or item == "\n" else json.dumps(item)[1:-1]
+            for item in written
         )
     _echo(written)
 

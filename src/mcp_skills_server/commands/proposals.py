@@ -59,13 +59,23 @@ def proposals() -> None:
 @takes(ListOptions)
 def list_(options: ListOptions) -> None:
     """Print the pending proposals, the newest first."""
-    found = [each for each in _store(options).list() if options.every or each.state == "pending"]
+    shown = [
+        proposal
+        for proposal in _store(options).list()
+        if options.every or proposal.state == "pending"
+    ]
     if options.form == "json":
-        say_json([each.as_json() for each in found])
+        say_json([proposal.as_json() for proposal in shown])
         return
     rows = [
-        (each.id, each.name, each.principal, each.state, " ".join(each.reason.split()))
-        for each in found
+        (
+            proposal.id,
+            proposal.name,
+            proposal.principal,
+            proposal.state,
+            " ".join(proposal.reason.split()),
+        )
+        for proposal in shown
     ]
     header = ("ID", "SKILL", "PRINCIPAL", "STATE", "REASON")
     say_table(header, rows, empty="no proposal is pending")
@@ -77,13 +87,13 @@ def list_(options: ListOptions) -> None:
 def show(options: LookOptions, id_: str) -> None:
     """Print ID in full: its proposer and reason, its problems, similar skills, and its files."""
     store = _store(options)
-    found = _reviewed(options, store, id_)
-    proposal = found.proposal
+    reviewed = _reviewed(options, store, id_)
+    proposal = reviewed.proposal
     texts = {path: raw.decode("utf-8", "replace") for path, raw in store.files(proposal).items()}
     if options.form == "json":
-        about = {key: getattr(found, key) for key in ("problems", "scripts", "alike")}
+        about = {key: getattr(reviewed, key) for key in ("problems", "scripts", "alike")}
         files = {**texts, **dict.fromkeys(proposal.removed)}
-        say_json({**proposal.as_json(), "files": files, **about, "outdated": found.is_outdated})
+        say_json({**proposal.as_json(), "files": files, **about, "outdated": reviewed.is_outdated})
         return
     kind = "a new skill" if proposal.is_new else "a change"
     say(f"{proposal.id}: {proposal.name}, {kind}, {proposal.state}")
@@ -92,9 +102,9 @@ def show(options: LookOptions, id_: str) -> None:
     say(f"  reason: {proposal.reason}")
     if proposal.reviewer:
         say(f"  {proposal.state} by {proposal.reviewer} at {proposal.decided}: {message}")
-    if found.is_outdated:
+    if reviewed.is_outdated:
         say("  outdated: the skill has changed since; it cannot be approved")
-    about = {"wrong": found.problems, "script": found.scripts, "alike": found.alike}
+    about = {"wrong": reviewed.problems, "script": reviewed.scripts, "alike": reviewed.alike}
     for name, lines in about.items():
         for line in lines:
             say(f"  {name}: {line}")
@@ -111,16 +121,18 @@ def show(options: LookOptions, id_: str) -> None:
 def diff(options: LookOptions, id_: str) -> int:
     """Print what ID changes, first in the skill's use and permissions. Exit code 1 if anything."""
     reviewed = _reviewed(options, _store(options), id_)
-    proposal, found = reviewed.proposal, reviewed.difference
+    proposal, difference = reviewed.proposal, reviewed.difference
     if options.form == "json":
-        first, lines = (found.important, found.others) if found is not None else ((), ())
+        first, lines = (
+            (difference.important, difference.others) if difference is not None else ((), ())
+        )
         say_json(proposal.as_json() | {"first": first, "lines": lines})
-    elif found is not None:
+    elif difference is not None:
         say(f"{proposal.name}: {proposal.id}")
-        for line in found.important:
+        for line in difference.important:
             say(f"  {line}")
-        say_lines("\n".join(found.others))
-    return int(found is not None)
+        say_lines("\n".join(difference.others))
+    return int(difference is not None)
 
 
 @proposals.command()
@@ -148,7 +160,7 @@ def reject(options: DecisionOptions, id_: str) -> None:
 
 
 def _store(options: LookOptions) -> ProposalStore:
-    store = proposals_at(options.proposals, [os.path.realpath(each) for each in options.root])
+    store = proposals_at(options.proposals, [os.path.realpath(root) for root in options.root])
     if store is None:
         raise UsageError("give the folder of the proposals by --proposals DIR")
     return store

@@ -120,8 +120,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         remark(f"{path}: published only by discovery 0.2.0: {reason}")
     shown = printable(output)
     if options.check:
-        for each in differences:
-            say(str(each))
+        for difference in differences:
+            say(str(difference))
         state = "current"
         if differences:
             state = f"not current: {plural(len(differences), 'file')} to change"
@@ -230,17 +230,17 @@ def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
         roots, options, f"nothing was pushed to {reference}; {hint}", left_out="not pushed"
     )
     packed: list[Package] = []
-    for name, each in skills.items():
-        fields = each.skill.frontmatter
-        files = partial(publication.unpacked, each)
+    for name, skill in skills.items():
+        fields = skill.skill.frontmatter
+        files = partial(publication.unpacked, skill)
         packed.append(Package(name, fields, identity.version(fields), files))
     try:
         if not options.each:
             anyio.run(_push, reference, packed, options)
             return 0
-        for each in packed:
-            repository = f"{reference.repository}/{each.name}"
-            anyio.run(_push, replace(reference, repository=repository), [each], options)
+        for package in packed:
+            repository = f"{reference.repository}/{package.name}"
+            anyio.run(_push, replace(reference, repository=repository), [package], options)
     except (ArchiveRefusedError, SourceError) as error:
         remark(str(error))
         return 2 if isinstance(error, SourceError) else 1
@@ -357,8 +357,8 @@ def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[st
     nothing = "nothing was written; correct this, or take the rest with --allow-partial"
     publication, published = _packable(given, options, nothing, left_out="left out")
     skills: dict[str, Files] = {}
-    for name, each in published.items():
-        inside = tuple(f"{place}/" for place in each.skill.nested)
-        files = publication.unpacked(each)
+    for name, skill in published.items():
+        inside = tuple(f"{nested}/" for nested in skill.skill.nested)
+        files = publication.unpacked(skill)
         skills[name] = {path: file for path, file in files.items() if not path.startswith(inside)}
     return skills

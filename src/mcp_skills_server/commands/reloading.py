@@ -125,8 +125,8 @@ class Reloader:
         if now and self._views.grants not in (None, now.grants):
             grants = now.grants
         self._swap(tokens, grants)
-        for each in troubles:  # logged after the valid changes are in force
-            logger.warning("%s", each)
+        for trouble in troubles:  # logged after the valid changes are in force
+            logger.warning("%s", trouble)
         if was and now and was != now:
             self._apply(before, was, now)
         if refused := self._relock():
@@ -166,26 +166,26 @@ class Reloader:
             return None, ()
         params = self._context.params
         lines = token_lines_of(params["token_file"], params["tokens"], again=True)
-        found = lines.merge(self._tokens)
-        if not found and not lines.invalid and not self._tokens:
+        tokens = lines.merge(self._tokens)
+        if not tokens and not lines.invalid and not self._tokens:
             return None, ()
-        if not found or not self._tokens:
+        if not tokens or not self._tokens:
             lines.require_valid()
             raise UsageError("turning tokens on or off takes effect at the next start")
-        warn_of_expiry(found, time.time())
-        if {*self._tokens} == {*found}:
+        warn_of_expiry(tokens, time.time())
+        if {*self._tokens} == {*tokens}:
             return None, lines.invalid
-        return found, lines.invalid
+        return tokens, lines.invalid
 
     def _apply(self, before: click.Context, was: Configuration, now: Configuration) -> None:
         """Apply the live options and the quotas, and log the changes that need a restart."""
         old, new = before.params, self._context.params
         later = sorted(
-            key_of(each)
-            for each in before.command.params
-            if traits_of(each).in_file
-            and not traits_of(each).is_live
-            and old[each.name or ""] != new[each.name or ""]
+            key_of(param)
+            for param in before.command.params
+            if traits_of(param).in_file
+            and not traits_of(param).is_live
+            and old[param.name or ""] != new[param.name or ""]
         )
         if old["log_level"] != new["log_level"]:
             set_level(new["log_level"])
@@ -217,7 +217,7 @@ class Reloader:
         files = [params["config"] and params["config"].file, self._opened.lock]
         if self._tokens is not None:
             files.append(params["token_file"])
-        return [_signature(each) for each in files if each]
+        return [_signature(file) for file in files if file]
 
     def _follow(self) -> None:
         last = self._seen
@@ -249,10 +249,10 @@ class Reloader:
 
 def _signature(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _without_refresh(configuration: Configuration) -> dict[str, object]:

@@ -72,7 +72,7 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
     if len(words) == 1:
         raise UsageError("run takes a skill and a script, as in 'run ~/skills refunds pay.py'")
     skill, script, *args = words
-    found = named_skill(registry, skill)
+    target = named_skill(registry, skill)
     copies = _copies(options, args)
     # The user who types the command allows the run; a client of a server does not.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
@@ -83,11 +83,11 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
             raise UsageError("scripts cannot run here")
         workspace = scripts.workspace()
         if options.explain:
-            _say_explained(scripts.explain(found, script, workspace, args))
+            _say_explained(scripts.explain(target, script, workspace, args))
             return 0
         sizes = {name: os.path.getsize(file) for name, file in copies.items()}
         fill = partial(_copy, copies)
-        start = partial(scripts.run, found, script, workspace, args=args, fill=fill)
+        start = partial(scripts.run, target, script, workspace, args=args, fill=fill)
         outcome = anyio.run(partial(start, stdin=_piped_stdin()))
     if outcome.stdout:
         say_lines(outcome.stdout.removesuffix("\n"))
@@ -110,7 +110,10 @@ def _copies(options: RunOptions, args: list[str]) -> Mapping[str, str]:
         if file in copies or not os.path.isfile(file):
             continue
         name, real = os.path.normpath(file), Path(os.path.realpath(file))
-        if any(real.is_relative_to(os.path.realpath(each)) for each in options.script_folders):
+        if any(
+            real.is_relative_to(os.path.realpath(script_folder))
+            for script_folder in options.script_folders
+        ):
             name = str(real)  # the script has this folder
         else:
             if os.path.isabs(name) or name.startswith(os.pardir):
@@ -193,26 +196,30 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
     skill = named_skill(registry, name)
-    found = registry.digest_over(skill)
+    digest = registry.digest_over(skill)
     if skill.origin is None:
         raise UsageError(f"{skill.path} is in your own folder; its scripts need no approval")
     origin = canonical(skill.origin)
     if not origin:
         raise UsageError(f"{skill.path}: its record of origin cannot be read; fetch it again")
-    if options.digest is not None and options.digest != found:
-        raise UsageError(f"{skill.path} now has the digest {found}; read the skill again")
+    if options.digest is not None and options.digest != digest:
+        raise UsageError(f"{skill.path} now has the digest {digest}; read the skill again")
     file = Path(options.approvals) if options.approvals is not None else default_file()
 
     def changed(known: tuple[Approval, ...]) -> list[Approval]:
-        others = [each for each in known if (each.origin, each.skill) != (origin, skill.path)]
+        others = [
+            approval
+            for approval in known
+            if (approval.origin, approval.skill) != (origin, skill.path)
+        ]
         if options.revoke:
-            return [each for each in others if (each.origin, each.digest) != (origin, found)]
-        return [*others, Approval(origin, skill.path, found, float(int(time.time())))]
+            return [other for other in others if (other.origin, other.digest) != (origin, digest)]
+        return [*others, Approval(origin, skill.path, digest, float(int(time.time())))]
 
     update(file, changed)
     if options.revoke:
         say(f"{skill.path} from {origin}: no longer approved")
         return
-    say(f"{skill.path} from {origin}: approved with the digest {found}")
+    say(f"{skill.path} from {origin}: approved with the digest {digest}")
     for path in dialect.scripts_of(skill):
         say(f"  {path}")

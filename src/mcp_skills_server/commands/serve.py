@@ -141,7 +141,7 @@ def _serve_stdio(context: click.Context, server: Server) -> None:
 def _follow(server: Server, reloader: Reloader) -> None:
     """Start to follow the operator's files and the remote roots."""
     reloader.start()
-    on_hangup(reloader.request_reload, *(each.reopen for each in server.features))
+    on_hangup(reloader.request_reload, *(feature.reopen for feature in server.features))
     server.opened.start(server.options.first_load)
 
 
@@ -149,10 +149,10 @@ def _warn_of_unused(context: click.Context, configuration: Configuration | None)
     """Warn of options without effect over stdio, such as tokens, which protect nothing there."""
     missing = (None, ParameterSource.DEFAULT)
     unused = [
-        each.opts[0]
-        for each in context.command.params
-        if traits_of(each).is_http_only
-        and context.get_parameter_source(each.name or "") not in missing
+        param.opts[0]
+        for param in context.command.params
+        if traits_of(param).is_http_only
+        and context.get_parameter_source(param.name or "") not in missing
     ]
     if configuration is not None:
         tables = {"[oauth]": configuration.oauth, "[quota]": configuration.quotas}
@@ -199,12 +199,12 @@ def _serve_http(context: click.Context, server: Server) -> None:
         load=server.load,
         probe_address=server.feature(PrometheusMetrics).address,
         status_lines=lambda: [
-            state for each in (reloader, *server.features) if (state := each.state())
+            state for part in (reloader, *server.features) if (state := part.state())
         ],
     )
     if sources is not None:
         http = replace(http, site_states=sources.states, poll_sources=sources.look)
-    parts = [part for each in server.features if (part := each.part(server)) is not None]
+    parts = [part for feature in server.features if (part := feature.part(server)) is not None]
     _follow(server, reloader)
     collect_from_now_on()
     serving = partial(serve_http, parts=parts)
@@ -219,6 +219,6 @@ def _refuse_principals(configuration: Configuration | None) -> None:
     for name, rows in tables.items():
         for number, table in enumerate(rows):
             if not {EVERYBODY, LOCAL}.issuperset(table.who):
-                place = configuration.place(name, number)
+                where = configuration.place(name, number)
                 hint = f'give token-file or [oauth], or write who = ["{EVERYBODY}"]'
-                raise UsageError(f"{place}: {name}.who: no client can prove who it is; {hint}")
+                raise UsageError(f"{where}: {name}.who: no client can prove who it is; {hint}")

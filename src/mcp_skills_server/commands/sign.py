@@ -76,11 +76,11 @@ def sign(options: SignOptions, directory: str) -> int:
         skill = registry.snapshot.skills[path]
         certificates = [*map(Path, options.certificates)]
         made = signatures.sign(registry.read_all(skill), Path(options.key), password, certificates)
-        place = registry.place(skill)
-        file = Path(place, SIGNATURE_FILE)
+        folder = registry.place(skill)
+        file = Path(folder, SIGNATURE_FILE)
         with writing(str(file), "check the folder's permissions"):
             replace_file(file, made, 0o644)  # the usual mode of a skill's files
-        registry.refresh([place])
+        registry.refresh([folder])
         say(f"signed {path}")
     left_out = registry.snapshot.skills.keys() - {*paths}
     for path in sorted(left_out):

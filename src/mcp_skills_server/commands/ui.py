@@ -67,7 +67,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     opened.start(options.first_load)
     registry, mirrors = opened.registry, opened.mirrors
     settings = Settings(
-        proposals=proposals_at(options.proposals, [each.path for each in registry.roots])
+        proposals=proposals_at(options.proposals, [root.path for root in registry.roots])
     )
     # The user of the page owns the folder, whatever a configuration grants to others.
     views = Views(registry)
@@ -82,8 +82,8 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     shown = UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts)
     page = PagePart(runtime, settings, shown, views)
 
-    def listening(place: str) -> None:
-        address = f"http://{place}/ui/enter?once={secret}"
+    def listening(url: str) -> None:
+        address = f"http://{url}/ui/enter?once={secret}"
         say(address)
         remark("this address lets in one browser, once; start the command again for another")
         remark("Ctrl-C ends it")

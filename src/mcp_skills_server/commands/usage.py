@@ -57,8 +57,8 @@ def usage(options: ShowUsageOptions) -> None:
     """
     from mcp_skills_server.telemetry.usage import KEPT_DAYS
 
-    found = _SINCE.fullmatch(options.since)
-    days = int(found[1]) if found else 0
+    match = _SINCE.fullmatch(options.since)
+    days = int(match[1]) if match else 0
     if not 1 <= days <= KEPT_DAYS:
         raise UsageError(f"--since {options.since}: write days, such as 30d, at most {KEPT_DAYS}d")
     store = store_at(options.usage, make=False)
@@ -70,7 +70,7 @@ def usage(options: ShowUsageOptions) -> None:
         raise UsageError(f"{where}: there are no counts; {hint}")
     report = store.report(options.by, days)
     if options.form == "json":
-        lines = [asdict(each) | {"last": _moment(each.last)} for each in report.lines]
+        lines = [asdict(line) | {"last": _moment(line.last)} for line in report.lines]
         say_json(
             {
                 "since_days": days,
@@ -91,20 +91,20 @@ def _show(report: Report, by: str, *, most: int) -> None:
     head = (by.upper(), "LOADS", "READS", "RUNS", "VERSIONS", "DROPPED", "LAST", "DAYS")
     rows = [
         (
-            f"{each.name} ({each.label})" if each.label else each.name or "-",
-            str(each.loads),
-            str(each.reads),
-            str(each.runs),
-            str(each.versions) if by == "skill" else "-",
-            str(each.dropped),
-            (_moment(each.last) or "never")[:16].replace("T", " "),
-            spark(each.days[-_BARS:]),
+            f"{line.name} ({line.label})" if line.label else line.name or "-",
+            str(line.loads),
+            str(line.reads),
+            str(line.runs),
+            str(line.versions) if by == "skill" else "-",
+            str(line.dropped),
+            (_moment(line.last) or "never")[:16].replace("T", " "),
+            spark(line.days[-_BARS:]),
         )
-        for each in report.lines[:most]
+        for line in report.lines[:most]
     ]
     say_table(head, rows, empty="nothing was used")
     if left := report.lines[most:]:
-        unused = sum(each.last is None for each in left)
+        unused = sum(row.last is None for row in left)
         say(f"{len(left):,} more, {unused:,} of them never used; --all prints them")
     if report.searches:
         say(f"searches: {report.searches:,}, of which {report.empty:,} found nothing")

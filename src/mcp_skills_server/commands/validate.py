@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 import click
 
 from mcp_skills_server.authoring import context, reports
-from mcp_skills_server.authoring.notes import MOST_TEXT, notes
+from mcp_skills_server.authoring.notes import MAX_TEXT, notes
 from mcp_skills_server.authoring.programs import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
@@ -103,7 +103,7 @@ class _Report:
     def is_ok(self, *, strict: bool) -> bool:
         """Return True if the command exits with 0."""
         return not self.empty and not any(
-            strict or each.severity == "error" for each in self.problems
+            strict or problem.severity == "error" for problem in self.problems
         )
 
 
@@ -126,7 +126,7 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server validate ./my-skill --fix
     """
     for code in (*options.select, *options.ignore):
-        if not any(each.startswith(code) for each in CODES) and not options.scanners:
+        if not any(name.startswith(code) for name in CODES) and not options.scanners:
             raise UsageError(f"no rule has a code that begins with {code!r}; 'rules' lists all")
     if options.validate_watch and options.fix:
         raise UsageError("--watch and --fix exclude each other; give one of them")
@@ -149,28 +149,32 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
     alone = [registry.of_root(root) for root in registry.roots]
     skills = [skill for snapshot in alone for skill in snapshot.skills.values()]
     run_deep_checks(registry, skills)
-    found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
+    problems: set[Problem] = {
+        problem for problem in registry.problems() if problem.code in _OF_SEVERAL
+    }
     for snapshot in alone:
-        found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
-    found.update(notes(registry, skills))
+        problems.update(
+            problem for problem in registry.problems(snapshot) if problem.code not in _OF_SEVERAL
+        )
+    problems.update(notes(registry, skills))
     for snapshot in alone:
-        found.update(each for each in snapshot.problems if each.severity == "note")
+        problems.update(problem for problem in snapshot.problems if problem.severity == "note")
     for root in registry.roots:
         if root.origin is None:
             for command in options.scanners:
-                found.update(scan(command, root.path, root.show))
+                problems.update(scan(command, root.path, root.show))
     report = _Report(skills, empty, passed)
     suppression = _suppression_of(registry, skills)
-    for each in sorted(found, key=lambda it: (it.path, it.line or 0, it.code, it.message)):
-        is_ignored = bool(options.ignore) and each.code.startswith(options.ignore)
-        if is_ignored or not each.code.startswith(options.select or ("",)):
+    for problem in sorted(problems, key=lambda it: (it.path, it.line or 0, it.code, it.message)):
+        is_ignored = bool(options.ignore) and problem.code.startswith(options.ignore)
+        if is_ignored or not problem.code.startswith(options.select or ("",)):
             continue
-        if reason := suppression(each):
-            report.suppressed.append((each, reason))
-        elif each.severity == "note":
-            report.notes.append(each)
+        if reason := suppression(problem):
+            report.suppressed.append((problem, reason))
+        elif problem.severity == "note":
+            report.notes.append(problem)
         else:
-            report.problems.append(each)
+            report.problems.append(problem)
     report.corrections += _corrections(registry, report)
     return report
 
@@ -184,9 +188,9 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
     }
 
     @cache
-    def reasons(place: str) -> Mapping[tuple[str, int | None], str]:
-        file = files.get(place)
-        if file is None or file.size > MOST_TEXT:
+    def reasons(folder: str) -> Mapping[tuple[str, int | None], str]:
+        file = files.get(folder)
+        if file is None or file.size > MAX_TEXT:
             return {}
         try:
             return suppressions.find(registry.read(file).decode("utf-8", "replace"))
@@ -197,10 +201,10 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
         folder = problem.path
         if problem.line is not None:
             return suppressions.reason_for(problem, reasons(folder))
-        while (place := os.path.join(folder, SKILL_MD)) not in files:
+        while (path := os.path.join(folder, SKILL_MD)) not in files:
             if folder == (folder := os.path.dirname(folder)):
                 break
-        return suppressions.reason_for(problem, reasons(place))
+        return suppressions.reason_for(problem, reasons(path))
 
     return suppression
 
@@ -212,15 +216,21 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
             {
                 "ok": report.is_ok(strict=options.strict),
                 "skills": len(report.skills),
-                "problems": [each._asdict() for each in report.problems],
-                "notes": [each._asdict() for each in report.notes],
-                "suppressed": [each._asdict() | {"reason": why} for each, why in report.suppressed],
+                "problems": [problem._asdict() for problem in report.problems],
+                "notes": [note._asdict() for note in report.notes],
+                "suppressed": [
+                    problem._asdict() | {"reason": why} for problem, why in report.suppressed
+                ],
                 "passed_over": report.passed,
             }
         )
     elif options.form == "sarif":
         made = report.corrections
-        fixed = {problem: (each.before, each.after) for each in made for problem in each.done}
+        fixed = {
+            problem: (correction.before, correction.after)
+            for correction in made
+            for problem in correction.done
+        }
         say_json(reports.sarif(everything, fixed))
     elif options.form == "gitlab":
         say_json(reports.gitlab(everything))
@@ -238,7 +248,7 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
 
 
 def _say_counts(report: _Report, *, err: bool) -> None:
-    errors = sum(each.severity == "error" for each in report.problems)
+    errors = sum(problem.severity == "error" for problem in report.problems)
     counts = [
         plural(len(report.skills), "skill"),
         plural(errors, "error"),
@@ -249,17 +259,17 @@ def _say_counts(report: _Report, *, err: bool) -> None:
     if report.suppressed:
         counts.append(f"{len(report.suppressed):,} suppressed")
     say(", ".join(counts), err=err)
-    if fixable := sum(len(each.done) for each in report.corrections):
+    if fixable := sum(len(correction.done) for correction in report.corrections):
         remark(f"{plural(fixable, 'finding')} of these --fix can correct")
 
 
 def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
     by_place: dict[str, list[Problem]] = {}
-    for each in filter(fixes.has_fix, report.problems):
-        by_place.setdefault(each.path, []).append(each)
+    for correction in filter(fixes.has_fix, report.problems):
+        by_place.setdefault(correction.path, []).append(correction)
     for skill in report.skills:
         root, file = registry.roots[skill.root], skill.files.get(SKILL_MD)
-        if root.origin is not None or file is None or file.size > MOST_TEXT:
+        if root.origin is not None or file is None or file.size > MAX_TEXT:
             continue
         shown = root.show(file.location)
         if shown not in by_place:
@@ -275,11 +285,11 @@ def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
             yield _Correction(Path(base, rest), shown, before, after, done)
 
 
-def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
+def _fix(corrections: Sequence[_Correction], *, ask: bool) -> bool:
     """Show the safe corrections and write them; return True if anything was written."""
-    for each in found:
-        say_lines(unified(each.shown, each.before, each.after), err=True)
-    if not found:
+    for correction in corrections:
+        say_lines(unified(correction.shown, correction.before, correction.after), err=True)
+    if not corrections:
         remark("there is nothing that --fix can correct")
         return False
     if ask and not sys.stdin.isatty():
@@ -287,10 +297,14 @@ def _fix(found: Sequence[_Correction], *, ask: bool) -> bool:
         return False
     if ask and not click.confirm("Write these?", err=True):
         return False
-    for each in found:
-        with writing(each.shown, "check its permissions"):
-            replace_file(each.file, each.after.encode(), stat.S_IMODE(os.stat(each.file).st_mode))
-    remark(f"{plural(len(found), 'file')} corrected")
+    for correction in corrections:
+        with writing(correction.shown, "check its permissions"):
+            replace_file(
+                correction.file,
+                correction.after.encode(),
+                stat.S_IMODE(os.stat(correction.file).st_mode),
+            )
+    remark(f"{plural(len(corrections), 'file')} corrected")
     return True
 
 

@@ -41,16 +41,16 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
     usual = dict.fromkeys(
         [*(native for host in HOSTS.values() for native in host.native), *_OTHERS]
     )
-    found: dict[Path, int] = {}
+    folders: dict[Path, int] = {}
     seen: set[str] = set()
-    for place in dict.fromkeys(places):
+    for fromkey in dict.fromkeys(places):
         for name in usual:
-            folder = place / name
+            folder = fromkey / name
             real = os.path.realpath(folder)
             if os.path.isdir(real) and real not in seen and (count := _count(folder)):
                 seen.add(real)
-                found[folder] = count
-    return found
+                folders[folder] = count
+    return folders
 
 
 def say_folders() -> None:
@@ -110,12 +110,12 @@ def new(options: NewOptions, name: str) -> None:
       mcp-skills-server new refunds --description "Handles refunds. Use when money goes back."
     """
     files = bundle(name, options.description)
-    place = Path(options.directory, name)
-    shown = printable(str(place))
-    if os.path.lexists(place):
+    folder = Path(options.directory, name)
+    shown = printable(str(folder))
+    if os.path.lexists(folder):
         raise UsageError(f"{shown} exists already; choose another name or --directory")
     with writing(shown, "choose another --directory"):
-        write_folder(place, {path: (text.encode(), False) for path, text in files.items()})
+        write_folder(folder, {path: (text.encode(), False) for path, text in files.items()})
     check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
     remark(f"made {shown} with {' and '.join(files)}")
     remark(f"next, fill in {SKILL_MD} there and run: {check}")
@@ -132,9 +132,9 @@ def bundle(name: str, description: str) -> dict[str, str]:
     fields = {key: _scalar(value) for key, value in values.items()}
     skill_md = SKILL.format(title=title, **fields)
     document = frontmatter.parse(skill_md.encode("utf-8", "surrogatepass"))
-    for each in (*document.problems, *rules.check(document, name)):
-        if each.code != "placeholder":
-            raise UsageError(f"{each.text} [{each.code}]")
+    for problem in (*document.problems, *rules.check(document, name)):
+        if problem.code != "placeholder":
+            raise UsageError(f"{problem.text} [{problem.code}]")
     return {SKILL_MD: skill_md, DETAILS: REFERENCE.format(title=title)}
 
 

@@ -149,7 +149,7 @@ def starts_servers(version: int, result: Params) -> bool:
         return True
     capabilities = as_dict(result.get("capabilities"))
     places = (as_dict(capabilities.get("session")), capabilities)
-    return any(as_dict(place.get("mcp")).get("stdio") not in (None, False) for place in places)
+    return any(as_dict(server.get("mcp")).get("stdio") not in (None, False) for server in places)
 
 
 def _key(identifier: object) -> Key | None:
@@ -190,7 +190,7 @@ def with_server(request: object, make: Callable[[str], Mapping[str, Any]]) -> st
 
 
 def _free_name(taken: Sequence[object]) -> str:
-    names = {each for each in taken if isinstance(each, str)}
+    names = {name for name in taken if isinstance(name, str)}
     numbered = (f"{_SERVER_NAME}-{number}" for number in count(2))
     return next(name for name in chain([_SERVER_NAME], numbered) if name not in names)
 
@@ -245,7 +245,7 @@ def available(snapshot: Snapshot) -> Available:
     left_out: list[tuple[str, str]] = []
     valid = [snapshot.skills[path] for path in snapshot.paths(Standing.VALID)]
     # ACPX-14: prefer the earlier root
-    for skill in sorted(valid, key=lambda each: (each.root, each.path)):
+    for skill in sorted(valid, key=lambda skill: (skill.root, skill.path)):
         if not hidden.strip(skill.description):
             left_out.append((skill.path, "its description has hidden characters only"))
         elif skill.name in chosen:
@@ -290,8 +290,8 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
     Skills do not become commands: the user calls a command, the agent chooses a skill.
     """
     meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
-    names = [each for each in list_in(meta, "availableSkills") if isinstance(each, str)]
-    ours = [each["name"] for each in skills if each["name"] not in names]
+    names = [skill for skill in list_in(meta, "availableSkills") if isinstance(skill, str)]
+    ours = [skill["name"] for skill in skills if skill["name"] not in names]
     meta["availableSkills"] = [*names, *ours]
     meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)
     commands = list_in(theirs, "availableCommands")
@@ -301,9 +301,9 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
     """Append our skills to the agent's own, which win on equal names: the agent uses those."""
-    named = [each for each in theirs if isinstance(as_dict(each).get("name"), str)]
-    names = {each["name"] for each in named}
-    return [*named, *(each for each in ours if each["name"] not in names)]
+    named = [their for their in theirs if isinstance(as_dict(their).get("name"), str)]
+    names = {command["name"] for command in named}
+    return [*named, *(our for our in ours if our["name"] not in names)]
 
 
 def notifications(
@@ -333,12 +333,12 @@ def notifications(
 
 def merged_kinds(forms: UpdateForms) -> frozenset[str]:
     """Return the kinds of agent updates after which a merged update is sent to the client."""
-    found = {COMMANDS_UPDATE}
+    kinds = {COMMANDS_UPDATE}
     if forms.nested:
-        found = {SKILLS_UPDATE}
+        kinds = {SKILLS_UPDATE}
     if forms.extension:
-        found.add(EXTENSION_METHOD)
-    return frozenset(found)
+        kinds.add(EXTENSION_METHOD)
+    return frozenset(kinds)
 
 
 def message(method: str, params: Params) -> bytes:

@@ -23,10 +23,10 @@ LINKS: Final = f'<{CATALOG}>; rel="ai-catalog", <{ARD}>; rel="ard"'
 """The `Link` header that points from other documents to the catalog and to ARD."""
 CARD: Final = "/mcp/server-card"
 CARD_MEDIA_TYPE: Final = "application/mcp-server-card+json"
-MOST_SKILLS: Final = 500
+MAX_SKILLS: Final = 500
 """The most skills with an entry of their own; the index lists all."""
-LEAST_QUERIES: Final = 2
-MOST_QUERIES: Final = 5
+MIN_QUERIES: Final = 2
+MAX_QUERIES: Final = 5
 """The fewest and the most queries of an entry that the schema of ARD allows."""
 _SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
 _SKILLS_TYPE: Final = "application/agent-skills"
@@ -46,13 +46,13 @@ class CatalogSkill(NamedTuple):
 
 def server_card(endpoint: str, name: str, version: str, versions: Sequence[str]) -> dict[str, Json]:
     """Return the server card of a streamable HTTP endpoint; `versions` are protocol versions."""
-    place = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
-    if not place.replace(".", "").isdecimal():
-        place = ".".join(reversed(place.split(".")))  # reverse DNS
+    host = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
+    if not host.replace(".", "").isdecimal():
+        host = ".".join(reversed(host.split(".")))  # reverse DNS
     remote: dict[str, Json] = {"type": "streamable-http", "url": endpoint}
     return {
         "$schema": _SCHEMA,
-        "name": f"{place}/{name}",
+        "name": f"{host}/{name}",
         "version": version,
         "title": _TITLE,
         "description": "Serves Agent Skills (directories with a SKILL.md) to every MCP host.",
@@ -73,7 +73,7 @@ def catalog(
     if has_card:
         entries.append(_entry(f"{host}:mcp:skills", CARD_MEDIA_TYPE, site + CARD, _TITLE))
     entries.append(_entry(f"{host}:skill:index", f"{_SKILLS_TYPE}+json", site + index, _TITLE))
-    entries += [_skill_entry(site, host, each) for each in islice(skills, MOST_SKILLS)]
+    entries += [_skill_entry(site, host, skill) for skill in islice(skills, MAX_SKILLS)]
     return {"specVersion": "1.0", "host": {"displayName": host}, "entries": entries}
 
 
@@ -91,8 +91,8 @@ def _skill_entry(site: str, host: str, published: CatalogSkill) -> Json:
         name = f"xn--{name.encode('punycode').decode()}"  # identifiers are ASCII only
     entry = _entry(f"{host}:skill:{name}", f"{_SKILLS_TYPE}+{form}", url, title)
     entry |= {"description": skill.description, "digest": published.digest}
-    if len(published.queries) >= LEAST_QUERIES:
-        entry["representativeQueries"] = [*published.queries[:MOST_QUERIES]]
+    if len(published.queries) >= MIN_QUERIES:
+        entry["representativeQueries"] = [*published.queries[:MAX_QUERIES]]
     version = identity.version(skill.frontmatter)
     if version is not None:
         entry["version"] = version

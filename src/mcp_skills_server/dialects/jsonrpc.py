@@ -34,11 +34,11 @@ Id: TypeAlias = str | int | float | None
 RequestId: TypeAlias = str | int
 """A request id in MCP: never null or a fraction."""
 
-LONGEST_ID: Final = 1000
+MAX_ID: Final = 1000
 """The maximum length of an id, in characters. The server stores an id during its request, and
 repeats it in each notification of a stream."""
 _LASTING: Final = frozenset(("initialize", "subscriptions/listen"))
-_MOST_LASTING_BYTES: Final = 64 << 10
+_MAX_LASTING_BYTES: Final = 64 << 10
 """The maximum size of a request that a session or stream stores, parsed to 18 times its size."""
 
 _OBJECT_OR_NONE: Final = (dict, type(None))
@@ -175,8 +175,8 @@ def decode_message(raw: bytes | bytearray) -> Message | InvalidMessage:
             id_ = None
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {wrong}", id_)
     is_lasting = kind == "request" and fields["method"] in _LASTING
-    if is_lasting and len(raw) > _MOST_LASTING_BYTES:
-        sizes = f"at most {_MOST_LASTING_BYTES:,} bytes, and this has {len(raw):,}"
+    if is_lasting and len(raw) > _MAX_LASTING_BYTES:
+        sizes = f"at most {_MAX_LASTING_BYTES:,} bytes, and this has {len(raw):,}"
         reason = f"{fields['method']} accepts {sizes}; send less"
         return InvalidMessage(INVALID_PARAMS, reason, fields["id"])
     return Message(fields, kind)
@@ -192,7 +192,7 @@ def _why_invalid_call(fields: Mapping[str, Any]) -> str | None:
     if fields.get("jsonrpc") != "2.0":
         return 'jsonrpc must be "2.0"'
     if "id" in fields and not _is_id(fields["id"]):
-        return f"id must be a string of at most {LONGEST_ID:,} characters or an integer"
+        return f"id must be a string of at most {MAX_ID:,} characters or an integer"
     if not isinstance(fields.get("method"), str):
         return "method must be a string"
     if not isinstance(fields.get("params"), _OBJECT_OR_NONE):
@@ -214,7 +214,7 @@ def _why_invalid_response(fields: Mapping[str, Any]) -> str | None:
 
 
 def _is_id(value: object) -> bool:
-    return type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
+    return type(value) is int or (isinstance(value, str) and len(value) <= MAX_ID)
 
 
 def duplicate(id_: RequestId) -> InvalidMessage:

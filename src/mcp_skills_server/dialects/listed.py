@@ -12,10 +12,10 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.model import SKILL_MD, Json
 from mcp_skills_server.model.digests import is_digest
 
-MOST_FILES: Final = 512
-MOST_BYTES: Final = 16 << 20
+MAX_FILES: Final = 512
+MAX_BYTES: Final = 16 << 20
 """The limits of files and bytes per skill, which SEP-2640 makes every host accept (S40-39)."""
-LONGEST_URI: Final = 2048
+MAX_URI: Final = 2048
 
 
 class EntryRefusedError(SkillsServerError, ValueError):
@@ -59,7 +59,7 @@ def parse_entry(raw: object) -> ListedSkill:
     """
     entry = _mapping(raw, "the entry")
     uri = entry.get("uri")
-    if not isinstance(uri, str) or not uri.endswith(f"/{SKILL_MD}") or len(uri) > LONGEST_URI:
+    if not isinstance(uri, str) or not uri.endswith(f"/{SKILL_MD}") or len(uri) > MAX_URI:
         raise EntryRefusedError(f"its uri is not the URI of a {SKILL_MD}: {quoted(str(uri))}")
     frontmatter = _mapping(entry.get("frontmatter"), f"{quoted(uri)}: frontmatter")
     name, description = frontmatter.get("name"), frontmatter.get("description")
@@ -109,13 +109,13 @@ def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
     if not isinstance(raw, Sequence) or isinstance(raw, str):  # S40-38
         raise EntryRefusedError(f"{quoted(skill_uri)}: its resources are not a list of files")
     given = cast("Sequence[object]", raw)
-    if len(given) > MOST_FILES:
-        reason = f"it has {len(given):,} files; a skill has at most {MOST_FILES}"
+    if len(given) > MAX_FILES:
+        reason = f"it has {len(given):,} files; a skill has at most {MAX_FILES}"
         raise EntryRefusedError(f"{quoted(skill_uri)}: {reason}")
     base = skill_uri.removesuffix(SKILL_MD)
     files: dict[str, ListedFile] = {}
-    for each in given:
-        file = _mapping(each, f"{quoted(skill_uri)}: a file")
+    for entry in given:
+        file = _mapping(entry, f"{quoted(skill_uri)}: a file")
         uri, digest, size = file.get("uri"), file.get("digest"), file.get("size")
         # S40-18
         if not isinstance(uri, str) or not is_digest(digest):
@@ -128,8 +128,8 @@ def _files(raw: object, skill_uri: str) -> dict[str, ListedFile] | None:
         files[path] = ListedFile(uri, digest, size)
     if SKILL_MD not in files:
         raise EntryRefusedError(f"{quoted(skill_uri)}: its list of files lacks {SKILL_MD}")
-    if sum(file.size or 0 for file in files.values()) > MOST_BYTES:
-        raise EntryRefusedError(f"{quoted(skill_uri)}: it has more than {MOST_BYTES >> 20} MiB")
+    if sum(file.size or 0 for file in files.values()) > MAX_BYTES:
+        raise EntryRefusedError(f"{quoted(skill_uri)}: it has more than {MAX_BYTES >> 20} MiB")
     try:
         check_paths(files)
     except ArchiveRefusedError as error:

@@ -18,11 +18,11 @@ from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
 LIST_CHANGED: Final = "notifications/prompts/list_changed"
-LEAST: Final = Standing.LENIENT
+MIN_STANDING: Final = Standing.LENIENT
 """The lowest standing of a prompt: a user may start a skill that breaks a rule by its name."""
 ARGUMENTS: Final = "arguments"
 """The single argument of a skill that declares none but has an `argument-hint`."""
-MOST_LINKS: Final = 20
+MAX_LINKS: Final = 20
 _VALUES: Final = ("enum", "choices", "examples", "default")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 """Names that contain no syntax of any template language."""
@@ -37,10 +37,10 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     """
     withheld = fields.hides(skill.frontmatter, "user-invocable")
     shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
-    if skill.standing < LEAST or not shown or withheld:
+    if skill.standing < MIN_STANDING or not shown or withheld:
         return False
     return not chosen or any(
-        fnmatchcase(text, each) for each in chosen for text in (skill.name, skill.path)
+        fnmatchcase(text, pattern) for pattern in chosen for text in (skill.name, skill.path)
     )
 
 
@@ -50,7 +50,7 @@ def free_argument(skill: Skill) -> dict[str, Json] | None:
     Callers use it only if no arguments are declared.
     """
     hint = skill.frontmatter.get("argument-hint")
-    if isinstance(hint, list) and hint and all(isinstance(each, str) for each in hint):
+    if isinstance(hint, list) and hint and all(isinstance(item, str) for item in hint):
         hint = f"[{', '.join(map(str, hint))}]"  # YAML parses a hint in brackets as a list
     if not isinstance(hint, str) or not hint.strip():
         return None
@@ -110,7 +110,7 @@ def load_prompt(skill: Skill, name: str, given: Mapping[str, str]) -> str:
     template syntax in a skill's text could run commands and read files on the user's machine before
     any model sees it. `given` are the user's arguments.
     """
-    known = next((each for each in (name, skill.path) if _PLAIN.fullmatch(each)), None)
+    known = next((text for text in (name, skill.path) if _PLAIN.fullmatch(text)), None)
     if known is None:
         return (
             "This skill has a name that cannot be put into a command. Find it with "
@@ -137,10 +137,10 @@ def prompt_result(
         readable: whether `resources/read` serves the skill; if not, no URIs are given.
     """
     files = list(linked)
-    shown, where = files[:MOST_LINKS], f"they are under {uri(skill.path)}/"
+    shown, where = files[:MAX_LINKS], f"they are under {uri(skill.path)}/"
     if not readable:
         shown, where = [], "the skill breaks a rule, so it is not a resource here"
-    lines = [_linked_line(each) for each in shown]
+    lines = [_linked_line(item) for item in shown]
     left = len(files) - len(shown)
     if left:
         lines.append(f"Linked files that are not shown: {left}; {where}.")
@@ -156,14 +156,14 @@ def suggestions(argument: Mapping[str, Json], begun: str) -> list[str]:
 
     Suggestions come from `enum`, `choices`, `examples` and `default`.
     """
-    found: dict[str, None] = {}
+    values: dict[str, None] = {}
     for key in _VALUES:
         value = argument.get(key)
         several = [value]
         if isinstance(value, list):
             several = value
-        found |= dict.fromkeys(each for each in several if isinstance(each, str))
-    return [each for each in found if each and each.casefold().startswith(begun.casefold())]
+        values |= dict.fromkeys(value for value in several if isinstance(value, str))
+    return [value for value in values if value and value.casefold().startswith(begun.casefold())]
 
 
 def changed(
@@ -182,7 +182,7 @@ def changed(
         return {
             path: (skill.name, is_offered(skill, chosen) and describe(skill))
             for path, skill in skills.items()
-            if skill.standing >= LEAST
+            if skill.standing >= MIN_STANDING
         }
 
     return shown(before) != shown(after)
@@ -211,7 +211,7 @@ def _icons(value: Json) -> list[Json]:
         sizes, theme = icon.get("sizes"), icon.get("theme")
         if isinstance(icon.get("mimeType"), str):
             kept["mimeType"] = icon["mimeType"]
-        if isinstance(sizes, list) and all(isinstance(each, str) for each in sizes):
+        if isinstance(sizes, list) and all(isinstance(size, str) for size in sizes):
             kept["sizes"] = sizes
         if theme in ("light", "dark"):
             kept["theme"] = theme

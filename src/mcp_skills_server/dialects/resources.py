@@ -20,7 +20,7 @@ LIST_CHANGED: Final = "notifications/resources/list_changed"
 UPDATED: Final = "notifications/resources/updated"
 META_PREFIX: Final = "io.modelcontextprotocol.skills/"
 DIRECTORY: Final = "inode/directory"
-MOST_COMPLETIONS: Final = 100
+MAX_COMPLETIONS: Final = 100
 _META_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 """The syntax of a `_meta` key in MCP; other fields are left to the skill's entry."""
 _SHOWN_ELSEWHERE: Final = frozenset(("name", "description"))
@@ -50,11 +50,11 @@ def descriptor(skill: Skill) -> dict[str, Json]:
     return out
 
 
-def child(name: str, target: str, found: tuple[Skill, str] | None) -> dict[str, Json]:
+def child(name: str, target: str, inside: tuple[Skill, str] | None) -> dict[str, Json]:
     """Return the entry of a directory's child: a SKILL.md, another file, or a directory."""
-    if found is None:
+    if inside is None:
         return {"uri": target, "name": name, "mimeType": DIRECTORY}
-    skill, path = found
+    skill, path = inside
     if path == SKILL_MD:
         return descriptor(skill)
     out: dict[str, Json] = {"uri": target, "name": name}
@@ -65,10 +65,10 @@ def child(name: str, target: str, found: tuple[Skill, str] | None) -> dict[str, 
 
 def completion(values: Iterable[str]) -> dict[str, Json]:
     """Return the result of `completion/complete`, with at most 100 values."""
-    kept: list[Json] = [*islice(values, MOST_COMPLETIONS + 1)]
-    more = len(kept) > MOST_COMPLETIONS
-    found: Json = {"values": kept[:MOST_COMPLETIONS], "hasMore": more}
-    return {"resultType": "complete", "completion": found}
+    kept: list[Json] = [*islice(values, MAX_COMPLETIONS + 1)]
+    more = len(kept) > MAX_COMPLETIONS
+    offered: Json = {"values": kept[:MAX_COMPLETIONS], "hasMore": more}
+    return {"resultType": "complete", "completion": offered}
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:

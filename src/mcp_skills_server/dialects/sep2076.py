@@ -37,7 +37,7 @@ def entry(context: EntryContext) -> dict[str, Json]:
     _put(out, "tags", tags_of(given))
     if not given.keys().isdisjoint(_RARE):
         _put(out, "icons", _icons(skill))
-        _put(out, "arguments", [_argument(each) for each in declared(given)])
+        _put(out, "arguments", [_argument(argument) for argument in declared(given)])
         _put(out, "dependencies", _dependencies(context))
     if (origin := identity.origin(skill)) is not None:
         out["_meta"] = {ORIGIN: origin}
@@ -59,7 +59,7 @@ def definition(
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
     """Return the skill's files except SKILL.md, those that the body links to first."""
     declared_files = fields.entries(skill.frontmatter.get("files"), "path")
-    given = {str(each["path"]): each for each in declared_files}
+    given = {str(declared_file["path"]): declared_file for declared_file in declared_files}
     out: list[Json] = []
     others = [path for path in skill.files if path not in linked and path != SKILL_MD]
     for path in (*linked, *others):
@@ -75,11 +75,11 @@ def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
 
 
 def _dependencies(context: EntryContext) -> dict[str, Json]:
-    found = resolve(context.skill, context.snapshot, context.served, context.least)
+    resolution = resolve(context.skill, context.snapshot, context.served, context.least)
     out: dict[str, Json] = {}
-    _put(out, "tools", list(found.tools))
-    _put(out, "prompts", [{"type": "ref/prompt", "name": name} for name in found.prompts])
-    _put(out, "resources", [{"type": "ref/resource", "uri": uri} for uri in found.resources])
+    _put(out, "tools", list(resolution.tools))
+    _put(out, "prompts", [{"type": "ref/prompt", "name": name} for name in resolution.prompts])
+    _put(out, "resources", [{"type": "ref/resource", "uri": uri} for uri in resolution.resources])
     return out
 
 

@@ -23,10 +23,10 @@ def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> S
     Raises:
         RequestError: it is not the URI of a served SKILL.md.
     """
-    found = uris.find(snapshot, target, least)  # S40-23, S40-25
-    if found is None or found[1] != SKILL_MD:
+    match = uris.find(snapshot, target, least)  # S40-23, S40-25
+    if match is None or match[1] != SKILL_MD:
         raise RequestError(f"Unknown skill URI: {clipped(target)}")  # S40-24
-    return found[0]
+    return match[0]
 
 
 def entry(skill: Skill) -> Entry:

@@ -203,7 +203,7 @@ def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = params.get(name)
     if value is None:
         return ()
-    if not isinstance(value, list) or not all(type(each) is str for each in cast(list[Any], value)):
+    if not isinstance(value, list) or not all(type(item) is str for item in cast(list[Any], value)):
         raise RequestError(f"{name} must be an array of strings")
     return tuple(cast(list[str], value))
 
@@ -213,11 +213,11 @@ def skill_list(
 ) -> dict[str, Json]:
     """Return the result of `list_skills`: one page, without hidden characters in descriptions."""
     entries: list[Json] = []
-    for each in manifests:
-        entry: dict[str, Json] = {field: each.fields[field] for field in ("name", "version")}
+    for manifest in manifests:
+        entry: dict[str, Json] = {field: manifest.fields[field] for field in ("name", "version")}
         if detail == "summary":
-            entry["description"] = hidden.strip(str(each.fields["description"]))
-            entry |= {field: each.fields[field] for field in ("namespace", "kind")}
+            entry["description"] = hidden.strip(str(manifest.fields["description"]))
+            entry |= {field: manifest.fields[field] for field in ("namespace", "kind")}
         entries.append(entry)
     return {"skills": entries, "next_cursor": next_cursor}
 

@@ -49,7 +49,7 @@ class DialectSet(NamedTuple):
 
     def _declared(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
         names = frozenset(extensions)
-        return tuple(each for each in self.dialects if names & each.extensions.keys())
+        return tuple(dialect for dialect in self.dialects if names & dialect.extensions.keys())
 
     def native_standing(self, client: str | None, extensions: Collection[str]) -> Standing | None:
         """Return the lowest standing of skills that a host lists natively; None if it does not."""
@@ -63,22 +63,22 @@ class DialectSet(NamedTuple):
         Raises:
             RequestError: the parameter is missing or not a string.
         """
-        for each in self.dialects:
-            target = params.get(each.parameter)
+        for dialect in self.dialects:
+            target = params.get(dialect.parameter)
             if target is not None:
                 if not isinstance(target, str):
-                    raise RequestError(f"Parameter {each.parameter!r} must be a string")
-                return each, target
-        parameters = " or ".join(repr(each.parameter) for each in reversed(self.dialects))
+                    raise RequestError(f"Parameter {dialect.parameter!r} must be a string")
+                return dialect, target
+        parameters = " or ".join(repr(dialect.parameter) for dialect in reversed(self.dialects))
         raise RequestError(f"Parameter {parameters} is missing")
 
     def with_capabilities(self, capabilities: Mapping[str, Json]) -> dict[str, Json]:
         """Merge the capabilities and extensions of these dialects into a server's capabilities."""
         out = dict(capabilities)
-        for each in self.dialects:
-            out |= each.capabilities
+        for dialect in self.dialects:
+            out |= dialect.capabilities
         extensions = {
-            key: value for each in self.dialects for key, value in each.extensions.items()
+            key: value for dialect in self.dialects for key, value in dialect.extensions.items()
         }
         if extensions:
             there = out.get("extensions")
@@ -94,16 +94,18 @@ def select_dialects(name: str) -> DialectSet:
     """
     if name not in names():
         raise UsageError(f"unknown dialect {quoted(name)}; give one of {', '.join(names())}")
-    dialects = tuple(each for each in TABLE.values() if name in (AUTO, each.name))
-    notifications = {key: method for each in dialects for key, method in each.notifications.items()}
-    return DialectSet(dialects, max(each.least for each in dialects), notifications)
+    dialects = tuple(dialect for dialect in TABLE.values() if name in (AUTO, dialect.name))
+    notifications = {
+        key: method for dialect in dialects for key, method in dialect.notifications.items()
+    }
+    return DialectSet(dialects, max(dialect.least for dialect in dialects), notifications)
 
 
 def with_envelope(dialects: Iterable[Dialect], result: Result, ttl_ms: int) -> Result:
     """Add the envelope of each dialect to a result of `skills/list` or `skills/get`."""
-    for each in dialects:
-        if each.with_envelope is not None:
-            result = each.with_envelope(result, ttl_ms)
+    for dialect in dialects:
+        if dialect.with_envelope is not None:
+            result = dialect.with_envelope(result, ttl_ms)
     return result
 
 

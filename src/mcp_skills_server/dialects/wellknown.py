@@ -31,8 +31,8 @@ DIRECTORY: Final = "/.well-known/agent-skills/"
 DIRECTORY_0_1: Final = "/.well-known/skills/"
 INDEX: Final = "index.json"
 INDEX_MEDIA_TYPE: Final = "application/json"
-MOST_INDEX_BYTES: Final = 16 << 20
-_MOST_FILES: Final = 1000
+MAX_INDEX_BYTES: Final = 16 << 20
+_MAX_FILES: Final = 1000
 """The most files of an entry of 0.1.0 that are fetched."""
 SKILL_MD_KIND: Final[Kind] = "skill-md"
 ARCHIVE_KIND: Final[Kind] = "archive"
@@ -188,10 +188,10 @@ def kind(skill: Skill) -> Kind:
 
 def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
     """Return the artifact of a skill: an archive with this suffix, or SKILL.md if it is empty."""
-    place = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
+    folder = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
     if not suffix:
-        return Artifact(SKILL_MD_KIND, place + SKILL_MD, digest, media.MARKDOWN)
-    return Artifact(ARCHIVE_KIND, f"{place}{name}{suffix}", digest, archive.MEDIA_TYPES[suffix])
+        return Artifact(SKILL_MD_KIND, folder + SKILL_MD, digest, media.MARKDOWN)
+    return Artifact(ARCHIVE_KIND, f"{folder}{name}{suffix}", digest, archive.MEDIA_TYPES[suffix])
 
 
 def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[str, Json]:
@@ -318,9 +318,9 @@ def verify_digest(raw: bytes, digest: str) -> None:
     Raises:
         DigestMismatchError: the digest differs.
     """
-    found = digest_of(raw)
-    if found != digest:
-        raise DigestMismatchError(f"its digest is {found}, but the index says {digest}")
+    actual = digest_of(raw)
+    if actual != digest:
+        raise DigestMismatchError(f"its digest is {actual}, but the index says {digest}")
 
 
 class Comparison(NamedTuple):
@@ -361,8 +361,8 @@ class _EntryRefusedError(SkillsServerError, ValueError):
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    if len(raw) > MOST_INDEX_BYTES:
-        most = f"at most {MOST_INDEX_BYTES} are read"
+    if len(raw) > MAX_INDEX_BYTES:
+        most = f"at most {MAX_INDEX_BYTES} are read"
         raise IndexRefusedError(f"the index has {len(raw)} bytes, {most}")
     try:
         text = raw.decode("utf-8-sig")
@@ -425,8 +425,8 @@ def _entry_0_1(fields: Mapping[str, Any], base: str) -> SiteEntry:
         raise _EntryRefusedError("it has no list 'files' of paths")
     if SKILL_MD not in paths:
         raise _EntryRefusedError(f"its list of files lacks {SKILL_MD}")
-    if len(paths) > _MOST_FILES:
-        raise _EntryRefusedError(f"it has {len(paths)} files, at most {_MOST_FILES} are fetched")
+    if len(paths) > _MAX_FILES:
+        raise _EntryRefusedError(f"it has {len(paths)} files, at most {_MAX_FILES} are fetched")
     fault = _fault_0_1(paths)
     if fault is not None:
         raise _EntryRefusedError(fault)
@@ -458,9 +458,9 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
 
 def _broken(document: Document, name: str) -> Iterator[str]:
     """Yield the error messages of the rules for name and description."""
-    for found in rules.check(document, name):
-        if found.severity == "error" and found.code.startswith(("name-", "description-")):
-            yield found.message
+    for problem in rules.check(document, name):
+        if problem.severity == "error" and problem.code.startswith(("name-", "description-")):
+            yield problem.message
 
 
 def _no_skill_md(files: Files) -> str:

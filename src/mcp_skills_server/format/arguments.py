@@ -14,7 +14,7 @@ from mcp_skills_server.errors import RequestError, clipped, listed, quoted
 from mcp_skills_server.format import fields
 from mcp_skills_server.model import Json
 
-MOST_ADDED: Final = 1 << 20
+MAX_ADDED: Final = 1 << 20
 """Most characters that the values may add to a text: as many as one request can carry."""
 _PLACEHOLDER: Final = re.compile(r"\{\{([^{}]++)\}\}|\\?\$([A-Za-z_]\w*+(?:-\w++){0,7})(?!\[)")
 """One pattern for all names: an alternation of the names would be tried at each position.
@@ -99,20 +99,20 @@ def substitute(
         the text, and whether it has a value of `typed`.
 
     Raises:
-        RequestError: the result would be longer than the instructions by more than `MOST_ADDED`.
+        RequestError: the result would be longer than the instructions by more than `MAX_ADDED`.
     """
     used: set[str] = set()
 
-    def value(found: re.Match[str]) -> str:
-        name = found[2] or ""
+    def value(match: re.Match[str]) -> str:
+        name = match[2] or ""
         while name and name not in typed:
             name = name.rpartition("-")[0]
         if not name:  # Claude Code leaves braces alone
-            return found[0] if found[1] in typed else values.get(found[1], found[0])
-        if found[0].startswith("\\"):
-            return found[0][1:]
+            return match[0] if match[1] in typed else values.get(match[1], match[0])
+        if match[0].startswith("\\"):
+            return match[0][1:]
         used.add(name)
-        return typed[name] + found[2][len(name) :]
+        return typed[name] + match[2][len(name) :]
 
     if not values and not typed:
         return instructions, False
@@ -125,14 +125,14 @@ def replaced(
     """Return the text with each placeholder replaced, after computing the length of the result.
 
     Raises:
-        RequestError: the result would be longer than the text by more than `MOST_ADDED` characters.
+        RequestError: the result would be longer than the text by more than `MAX_ADDED` characters.
     """
     added = 0
-    for found in placeholder.finditer(text):
-        added += len(value(found)) - len(found[0])
-        if added > MOST_ADDED:
+    for match in placeholder.finditer(text):
+        added += len(value(match)) - len(match[0])
+        if added > MAX_ADDED:
             raise RequestError(
                 f"The arguments would make the instructions of skill {clipped(skill)!r} longer by "
-                f"more than {MOST_ADDED:,} characters; give shorter ones"
+                f"more than {MAX_ADDED:,} characters; give shorter ones"
             )
     return placeholder.sub(value, text)

@@ -19,11 +19,11 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.decoding import load_json
 
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """Approximate limit of a page in bytes: as much as SDKs accept in one message."""
 _FILE: Final = 160
 """Bytes of a file in an entry without its URI: digest, size and field names."""
-_LONGEST: Final = 65_536
+_MAX_LENGTH: Final = 65_536
 """Most characters of a cursor. The longest key is the path of a directory (4,096 characters, six
 each in JSON) and a name in it, a third longer in base64; the rest is margin."""
 _T = TypeVar("_T")
@@ -44,7 +44,7 @@ def decode(cursor: object) -> tuple[str, str]:
         RequestError: `encode` cannot have made the cursor.
     """
     try:
-        if not isinstance(cursor, str) or len(cursor) > _LONGEST:
+        if not isinstance(cursor, str) or len(cursor) > _MAX_LENGTH:
             raise ValueError
         kind, key = load_json(urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)))
         if not isinstance(kind, str) or not isinstance(key, str) or encode(kind, key) != cursor:
@@ -66,8 +66,8 @@ def start_key(params: Mapping[str, Any], kind: str) -> str | None:
     cursor = params.get("cursor")
     if cursor is None:
         return None
-    found, key = decode(cursor)
-    if found != kind:
+    fields, key = decode(cursor)
+    if fields != kind:
         raise RequestError(f"Invalid cursor: {cursor[:100]!r} belongs to another list")
     return key
 
@@ -81,7 +81,7 @@ def entry_bytes(skill: Skill) -> int:
 def first_page(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:
     """Return the first entries that fit in a page by their bytes (`weigh`), at least one."""
     out: list[_T] = []
-    left = MOST_BYTES
+    left = MAX_BYTES
     for entry in entries:
         left -= weigh(entry)
         if out and left < 0:

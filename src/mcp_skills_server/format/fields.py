@@ -55,18 +55,18 @@ def metadata(fields: Mapping[str, Json], key: str) -> Json:
 def entries(value: Json, key: str) -> list[dict[str, Json]]:
     """Return the mappings of a list that have text under `key`, without repeats of that text."""
     out: dict[str, dict[str, Json]] = {}
-    for each in map(mapping, items(value)):
-        name = text(each.get(key))
+    for entry in map(mapping, items(value)):
+        name = text(entry.get(key))
         if name is not None:
-            out.setdefault(name, each)
+            out.setdefault(name, entry)
     return list(out.values())
 
 
 def references(value: Json, key: str) -> list[str]:
     """Return the names in a list whose items are strings, or mappings with a string under `key`."""
     out: list[str] = []
-    for each in items(value):
-        name = text(each) or text(mapping(each).get(key))
+    for item in items(value):
+        name = text(item) or text(mapping(item).get(key))
         if name is not None:
             out.append(name)
     return out
@@ -74,7 +74,7 @@ def references(value: Json, key: str) -> list[str]:
 
 def texts(value: Json) -> list[str]:
     """Return the strings of a list."""
-    return [each for each in items(value) if isinstance(each, str)]
+    return [item for item in items(value) if isinstance(item, str)]
 
 
 def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
@@ -84,12 +84,12 @@ def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
     """
     value = frontmatter.get("tags", metadata(frontmatter, "tags"))
     if not isinstance(value, str):
-        found = texts(value)
+        tags = texts(value)
     elif "," in value:
-        found = value.split(",")
+        tags = value.split(",")
     else:
-        found = value.split()
-    return [tag for each in found if (tag := hidden.strip(each).strip())]
+        tags = value.split()
+    return [tag for text in tags if (tag := hidden.strip(text).strip())]
 
 
 def is_allowed_icon(source: str) -> bool:
@@ -110,31 +110,31 @@ def split_tools(value: Json) -> list[str]:
     """
     if isinstance(value, str):
         return list(_tools(value))
-    return [each.strip() for each in texts(value) if each.strip()]
+    return [item.strip() for item in texts(value) if item.strip()]
 
 
 def _tools(text: str) -> Iterator[str]:
-    start = place = 0
+    start = position = 0
     closing = _closing_parentheses(text)
-    while place < len(text):
-        if text[place] == "(":
-            place = closing.get(place, place)
-        elif text[place] == "," or text[place].isspace():
-            if start < place:
-                yield text[start:place]
-            start = place + 1
-        place += 1
+    while position < len(text):
+        if text[position] == "(":
+            position = closing.get(position, position)
+        elif text[position] == "," or text[position].isspace():
+            if start < position:
+                yield text[start:position]
+            start = position + 1
+        position += 1
     if start < len(text):
         yield text[start:]
 
 
 def _closing_parentheses(text: str) -> dict[int, int]:
     """Return the offset of the closing parenthesis by that of the opening one, in one pass."""
-    found: dict[int, int] = {}
+    closing: dict[int, int] = {}
     unclosed: list[int] = []
     for match in re.finditer(r"[()]", text):
         if match[0] == "(":
             unclosed.append(match.start())
         elif unclosed:
-            found[unclosed.pop()] = match.start()
-    return found
+            closing[unclosed.pop()] = match.start()
+    return closing

@@ -27,7 +27,7 @@ _OPENING: Final = re.compile(r"---[ \t]*+(?:\n|\Z)")
 _CLOSING: Final = re.compile(r"\n---[ \t]*+(?:\n|\Z)")
 _LINK: Final = re.compile(r"[\w./-]{1,200}/SKILL\.md\s*+")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t]*+\n)*+")
-_LONGEST_FIX: Final = 1200
+_MAX_FIX: Final = 1200
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]*+):[ \t]++([^\s].*+)")
 _KEY: Final = re.compile(r"""["']?[A-Za-z][^:\n]*+:(?=[ \t]|\Z)""")
 """The beginning of a field's first line."""
@@ -166,7 +166,7 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
 
 
 def _syntax_error(reader: YamlReader) -> Problem | None:
-    return next((found for found in reader.problems if found.code == "yaml-syntax"), None)
+    return next((problem for problem in reader.problems if problem.code == "yaml-syntax"), None)
 
 
 def _repair(
@@ -184,7 +184,7 @@ def _repair(
     if written is not None and is_first:
         lines[start] = written
         hint = f"write {written}"
-        if len(written) > _LONGEST_FIX or not written.isprintable():
+        if len(written) > _MAX_FIX or not written.isprintable():
             hint = f"put the value of {key} in single quotes"
         message = f"the value of {key} holds a colon but is not quoted: "
         message += "other readers refuse the skill"
@@ -232,7 +232,7 @@ def _quoted_field(lines: Sequence[str], line: int, error: Problem) -> Problem:
     if '"' in value or "\\" in value:
         quoted = "'" + value.replace("'", "''") + "'"
     written, hint = f"{field[1]}: {quoted}", "put the value in quotes, on one line"
-    if len(written) <= _LONGEST_FIX and written.isprintable():
+    if len(written) <= _MAX_FIX and written.isprintable():
         if YamlReader(written).read() is None:
             return error
         hint = f"write {written}"

@@ -68,12 +68,12 @@ def _hidden() -> re.Pattern[str]:
 def find(text: str) -> Iterator[tuple[int, str]]:
     """Yield each hidden character with its offset, in order."""
     if text.isascii():
-        yield from ((found.start(), found[0]) for found in _HIDDEN_IN_ASCII.finditer(text))
+        yield from ((match.start(), match[0]) for match in _HIDDEN_IN_ASCII.finditer(text))
         return
-    for found in _any().finditer(text):
+    for match in _any().finditer(text):
         # The long pattern is tried only where it may fit.
-        if len(found[0]) == 1 and _hidden().match(text, found.start()):
-            yield found.start(), found[0]
+        if len(match[0]) == 1 and _hidden().match(text, match.start()):
+            yield match.start(), match[0]
 
 
 def count(text: str) -> int:
@@ -93,14 +93,14 @@ def strip(text: str) -> str:
     unseen = {offset for offset, _ in find(text)}
     if not unseen:
         return text
-    return "".join(each for offset, each in enumerate(text) if offset not in unseen)
+    return "".join(character for offset, character in enumerate(text) if offset not in unseen)
 
 
 def hidden_warning(*texts: str) -> str:
     """Return a warning that counts the hidden characters of these texts, or "" for none."""
-    found = sum(map(count, texts))
-    if found:
-        return f"{found:,} hidden characters, which are invisible to people"
+    characters = sum(map(count, texts))
+    if characters:
+        return f"{characters:,} hidden characters, which are invisible to people"
     return ""
 
 
@@ -109,9 +109,9 @@ def texts(value: Json) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for key, each in value.items():
+        for key, item in value.items():
             yield key
-            yield from texts(each)
+            yield from texts(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from texts(each)
+        for item in value:
+            yield from texts(item)

@@ -11,7 +11,7 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError, listed, quoted
 from mcp_skills_server.format import fields, hidden
-from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import MAX_PATH, Json, Skill, Snapshot, Standing
 
 MARKUP: Final = re.compile(r"[<>\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that no name may have, because models read names as part of our own text."""
@@ -32,7 +32,7 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
     is too long for a request, or that holds hidden characters.
     """
     name = skill.name
-    if len(name) > LONGEST_PATH or hidden.count_in_name(name):
+    if len(name) > MAX_PATH or hidden.count_in_name(name):
         return skill.path
     holder = snapshot.skills.get(name)
     taken = holder is not None and holder is not skill and holder.standing >= least
@@ -43,7 +43,7 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
 
 def lookup(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
     """Return the skill of this path or unambiguous name, or None."""
-    if len(name) > LONGEST_PATH:
+    if len(name) > MAX_PATH:
         return None
     skill = snapshot.skills.get(name)
     if skill is not None and skill.standing >= least:
@@ -64,7 +64,7 @@ def require(snapshot: Snapshot, name: str, least: Standing) -> Skill:
     if skill is not None:
         return skill
     named = ()
-    if len(name) <= LONGEST_PATH:
+    if len(name) <= MAX_PATH:
         named = snapshot.named(name, least)
     if named:
         raise RequestError(
@@ -83,8 +83,8 @@ def origin(skill: Skill) -> str | None:
 def shown_origin(given: str) -> str:
     """Return an origin as clients see it: a remote URL, or the last name of a local path."""
     if _ON_DISK.match(given):
-        place, *more = _BEHIND_PLACE.split(given, maxsplit=1)
-        return f"{_last(place)}{''.join(more)}"
+        path, *more = _BEHIND_PLACE.split(given, maxsplit=1)
+        return f"{_last(path)}{''.join(more)}"
     if _ELSEWHERE.match(given):
         return given
     return _last(given)
@@ -97,14 +97,14 @@ def _last(path: str) -> str:
 def title(skill: Skill) -> str | None:
     """Return `title`, `metadata.title` or the first level-1 heading, without hidden characters."""
     given = skill.frontmatter
-    found = (
+    name = (
         fields.text(given.get("title"))
         or fields.text(fields.metadata(given, "title"))
         or skill.reading.heading
     )
-    if found is None:
+    if name is None:
         return None
-    return hidden.strip(found) or None
+    return hidden.strip(name) or None
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:

@@ -34,7 +34,7 @@ STATE_DIR: Final = ".mcp-skills"
 """Prefix of the folders of `fetch` and `publish`, which hold copies, records and locks."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _NAMES_SHOWN: Final = 5
-_LONGEST_SHOWN: Final = 60
+_MAX_LINE_SHOWN: Final = 60
 
 
 def is_ignored(name: str) -> bool:
@@ -78,20 +78,20 @@ def unserved(paths: Iterable[str], *, hidden: bool) -> list[str]:
 
 def _is_served(path: str, skills: set[str], *, hidden: bool) -> bool:
     *folders, name = path.split("/")
-    inside, dotted, place = "" in skills, False, ""
+    inside, dotted, directory = "" in skills, False, ""
     for folder in folders:
         if is_ignored(folder):
             if inside or not is_entered(folder, hidden=hidden):
                 return False
             dotted = True
-        if place:
-            place = f"{place}/{folder}"
+        if directory:
+            directory = f"{directory}/{folder}"
         else:
-            place = folder
-        inside = inside or place in skills
+            directory = folder
+        inside = inside or directory in skills
     return not is_ignored(name) and (inside or not dotted)
 
 
 def summarize(paths: list[str]) -> str:
     """Format the first five paths and the number of the others for a one-line message."""
-    return listed([printable(path[:_LONGEST_SHOWN]) for path in paths], _NAMES_SHOWN)
+    return listed([printable(path[:_MAX_LINE_SHOWN]) for path in paths], _NAMES_SHOWN)

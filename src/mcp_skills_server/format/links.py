@@ -26,7 +26,7 @@ _MAY_LINK: Final = re.compile(r"\]\([ <]*+(?!https?:|#)|\]:")
 _READ: Final = 262_144
 """Characters at the start of a body that are searched for references."""
 _PIECE: Final = 16_384
-_MOST_BRACKETS: Final = 2_000
+_MAX_BRACKETS: Final = 2_000
 """With `_PIECE`, a bound on parsing: each opening bracket may make the parser scan a whole piece.
 
 None of 911 real bodies comes near either bound. References beyond a bound are not found.
@@ -79,19 +79,19 @@ def references(body: str, folder: str = "") -> list[Reference]:
 
     `folder` is the one of the body's file in the skill, to which its links are relative.
     """
-    found: list[Reference] = []
+    refs: list[Reference] = []
     known: dict[str, Any] = {}
-    left = _MOST_BRACKETS
+    left = _MAX_BRACKETS
     for block in _parser().parse(body[:_READ], known):
         if block.type != "inline":
             continue
         for line, piece in _pieces(block.content, block.map[0] if block.map else 0):
             left -= piece.count("[")
             if left < 0:
-                return found
+                return refs
             if "[" in piece or "`" in piece:
-                found += _inline(_parsed(piece, known), line, folder)
-    return found
+                refs += _inline(_parsed(piece, known), line, folder)
+    return refs
 
 
 def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
@@ -99,9 +99,9 @@ def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
     if len(content) <= _PIECE:
         yield line, content
         return
-    for number, each in enumerate(content.split("\n"), line):
-        if len(each) <= _PIECE:
-            yield number, each
+    for number, text in enumerate(content.split("\n"), line):
+        if len(text) <= _PIECE:
+            yield number, text
 
 
 def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
@@ -137,7 +137,7 @@ def _inline(tokens: list[Token], line: int, folder: str) -> Iterator[Reference]:
         line = first + (token.map[0] if token.map else 0)
         if token.type == "link_open":
             # Links are not nested.
-            inside = takewhile(lambda each: each.type != "link_close", tokens[position + 1 :])
+            inside = takewhile(lambda inner: inner.type != "link_close", tokens[position + 1 :])
             yield from _reference(token.attrs.get("href"), folder, _text(inside), line, "link")
         elif token.type == "image":
             yield from _reference(token.attrs.get("src"), folder, token.content, line, "image")
@@ -183,13 +183,13 @@ def _normal(path: str) -> str | None:
     return "/".join(parts) or None
 
 
-def linked_files(found: list[Reference], files: Collection[str], skip: str) -> dict[str, str]:
+def linked_files(refs: list[Reference], files: Collection[str], skip: str) -> dict[str, str]:
     """Return the referenced files in order of first appearance, each with its first link text.
 
     The file `skip` (SKILL.md itself) is left out, as are directories.
     """
     out: dict[str, str] = {}
-    for reference in found:
+    for reference in refs:
         if reference.target in files and reference.target != skip and not out.get(reference.target):
             out[reference.target] = reference.text or out.get(reference.target, "")
     return out
@@ -235,20 +235,20 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
     """
     body = "\n" + body[:_HEADINGS_SEARCH]
     fence, comment_end = "", 0
-    for found in _MARKED_LINE.finditer(body):
-        if found.start() < comment_end:
+    for match in _MARKED_LINE.finditer(body):
+        if match.start() < comment_end:
             continue
-        if found[1]:
+        if match[1]:
             if not fence:
-                yield len(found[1]), body[found.end(1) : found.end()].strip()[:_HEADING_LINE]
+                yield len(match[1]), body[match.end(1) : match.end()].strip()[:_HEADING_LINE]
             continue
-        if found[2]:
+        if match[2]:
             if not fence:
-                comment_end = body.find("-->", found.start())
+                comment_end = body.find("-->", match.start())
                 if comment_end < 0:
                     return  # the rest is a comment
             continue
-        line = found[0]
+        line = match[0]
         text = line.strip()
         ticks = _FENCE.match(text)
         if fence:
@@ -257,7 +257,7 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
         elif ticks:
             fence = ticks[0]
         elif _UNDERLINE.match(line):
-            before = body[body.rfind("\n", 0, found.start()) + 1 : found.start()][:_HEADING_LINE]
+            before = body[body.rfind("\n", 0, match.start()) + 1 : match.start()][:_HEADING_LINE]
             if before and not before.startswith(_NO_PARAGRAPH):
                 yield 1 if text[0] == "=" else 2, before
 

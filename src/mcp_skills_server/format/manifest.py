@@ -35,7 +35,7 @@ _AGENT_SKILLS_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
 NO_VERSION: Final = "0.0.0"
 """The version of a skill that declares none."""
-_LONGEST_VERSION: Final = 128
+_MAX_VERSION: Final = 128
 _NUMBER: Final = r"(0|[1-9][0-9]{0,17})"
 _PART: Final = r"(?:0|[1-9][0-9]{0,17}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _VERSION: Final = re.compile(
@@ -62,16 +62,16 @@ class Version(NamedTuple):
 
 def parse_version(text: str) -> Version | None:
     """Parse a semantic version; return None for any other text."""
-    if len(text) > _LONGEST_VERSION or (found := _VERSION.fullmatch(text)) is None:
+    if len(text) > _MAX_VERSION or (match := _VERSION.fullmatch(text)) is None:
         return None
-    major, minor, patch, prerelease, _ = found.groups()
+    major, minor, patch, prerelease, _ = match.groups()
     numbers = (int(major), int(minor or 0), int(patch or 0))
     # Semantic Versioning, item 11: a number sorts before a word, a prerelease before its release,
     # and fewer parts before more.
     parts = tuple(
-        (int(each), "") if each.isdigit() else (math.inf, each)
-        for each in (prerelease or "").split(".")
-        if each
+        (int(identifier), "") if identifier.isdigit() else (math.inf, identifier)
+        for identifier in (prerelease or "").split(".")
+        if identifier
     )
     return Version(text, (numbers, prerelease is None, parts, text), patch is None)
 
@@ -105,7 +105,11 @@ class Manifest:
     def blob_inputs(self) -> list[str]:
         """Return the names of the inputs of type `blob`, whose values are blob identifiers."""
         inputs = mapping(self.fields.get("inputs"))
-        return [name for name, each in inputs.items() if mapping(each).get("type") == "blob"]
+        return [
+            name
+            for name, declaration in inputs.items()
+            if mapping(declaration).get("type") == "blob"
+        ]
 
     @property
     def secrets(self) -> list[str]:
@@ -142,7 +146,7 @@ def read(
 
 def _result(fields: Mapping[str, Json], synthesised: bool, problems: list[Problem]) -> Findings:
     version = parse_version(str(fields["version"]))
-    if version is None or any(each.severity == "error" for each in problems):
+    if version is None or any(problem.severity == "error" for problem in problems):
         return Findings(None, tuple(problems))
     return Findings(Manifest(fields, version, synthesised), tuple(problems))
 
@@ -176,7 +180,9 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
     out: dict[str, Json] = {
         "name": name[:MAX_NAME].rstrip("."),
         "version": NO_VERSION if version is None else version.text,
-        "description": next((each for each in descriptions if _is_text(each)), ""),
+        "description": next(
+            (description for description in descriptions if _is_text(description)), ""
+        ),
         "kind": INSTRUCTION,
         "namespace": namespace or _first(name),
     }
@@ -222,8 +228,8 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     text, line = raw.decode("utf-8-sig", "replace"), None
     try:
         raw.decode()
-        for number, each in enumerate(text.split("\n"), 1):
-            if each.count(".") > _MAX_DOTS:
+        for number, row in enumerate(text.split("\n"), 1):
+            if row.count(".") > _MAX_DOTS:
                 line = number
                 raise _ManifestError(f"the line has more than {_MAX_DOTS} dots", "break the line")
         return _json(load_toml(text))
@@ -234,10 +240,10 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
         message, hint = str(refused), refused.hint
     # TOMLDecodeError, and an integer with more digits than Python reads
     except ValueError as error:
-        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        match = re.search(r"\(at line (\d+), column \d+\)", str(error))
         message, hint = f"it is not valid TOML: {str(error).split(' (at ')[0][:200]}", None
-        if found:
-            line = int(found[1])
+        if match:
+            line = int(match[1])
         elif "at end of document" in str(error):
             line = text.count("\n") + 1
     problems.append(problem("manifest-syntax", message, line, hint))
@@ -252,26 +258,26 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
     """
     count = 0
 
-    def convert(value: Any, place: str, depth: int) -> Json:
+    def convert(value: Any, where: str, depth: int) -> Json:
         nonlocal count
         count += 1
         if depth > MAX_DEPTH:
-            raise _ManifestError(f"{place[:100]}: nested deeper than {MAX_DEPTH} levels")
+            raise _ManifestError(f"{where[:100]}: nested deeper than {MAX_DEPTH} levels")
         if count > MAX_NODES:
-            raise _ManifestError(f"{place[:100]}: more than {MAX_NODES} values")
+            raise _ManifestError(f"{where[:100]}: more than {MAX_NODES} values")
         if isinstance(value, dict):
             return {
-                key: convert(each, f"{place}.{key}"[:200], depth + 1)
-                for key, each in value.items()  # pyright: ignore[reportUnknownVariableType]
+                key: convert(item, f"{where}.{key}"[:200], depth + 1)
+                for key, item in value.items()  # pyright: ignore[reportUnknownVariableType]
             }
         if isinstance(value, list):
-            return [convert(each, place, depth + 1) for each in value]  # pyright: ignore[reportUnknownVariableType]
+            return [convert(item, where, depth + 1) for item in value]  # pyright: ignore[reportUnknownVariableType]
         if hasattr(value, "isoformat"):  # a date or a time
             return value.isoformat()
         if isinstance(value, float) and not math.isfinite(value):
-            raise _ManifestError(f"{place[:100]}: JSON has no {value}")
+            raise _ManifestError(f"{where[:100]}: JSON has no {value}")
         if isinstance(value, int) and value not in _INTEGERS:
-            raise _ManifestError(f"{place[:100]}: an integer of more than 64 bits")
+            raise _ManifestError(f"{where[:100]}: an integer of more than 64 bits")
         return value
 
     return {key: convert(value, key[:200], 1) for key, value in table.items()}

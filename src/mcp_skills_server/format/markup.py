@@ -62,8 +62,8 @@ def _tag() -> re.Pattern[str]:
     return re.compile(rf"<(?={blank}(?:/{blank})?([\w.:{INVISIBLE}-]*+))")
 
 
-def _written(found: re.Match[str]) -> str:
-    name = re.sub(f"[{INVISIBLE}]++", "", found[1])
+def _written(match: re.Match[str]) -> str:
+    name = re.sub(f"[{INVISIBLE}]++", "", match[1])
     if name.casefold() in FRAMES:
         return "&lt;"
     return "<"

@@ -35,8 +35,8 @@ LFS_FAULT: Final = "the file is a pointer of Git LFS and not the content that it
 _LFS: Final = b"version https://git-lfs.github.com/spec/v1\n"
 _LFS_MOST_BYTES: Final = 1024
 _TEXT: Final = frozenset(
-    f"application/{each}"
-    for each in ("json", "jsonl", "yaml", "toml", "sql", "xml", "x-sh", "javascript")
+    f"application/{subtype}"
+    for subtype in ("json", "jsonl", "yaml", "toml", "sql", "xml", "x-sh", "javascript")
 )
 """Media types of text, in addition to `text/*`, `+json` and `+xml`."""
 

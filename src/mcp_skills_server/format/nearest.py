@@ -17,6 +17,6 @@ def nearest(wanted: str, names: Iterable[str], most: int = 3, least: float = 0.5
     """
     known = {name[-_COMPARED:].casefold(): name for name in names}
     return [
-        known[each]
-        for each in get_close_matches(wanted[-_COMPARED:].casefold(), known, most, least)
+        known[get_close_match]
+        for get_close_match in get_close_matches(wanted[-_COMPARED:].casefold(), known, most, least)
     ]

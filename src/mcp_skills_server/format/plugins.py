@@ -64,9 +64,9 @@ def parse(raw: bytes) -> tuple[dict[str, Json], list[Problem]]:
         nonlocal line, scanned
         line, scanned = line + text.count("\n", scanned, at), at
         value, end = plain_string(text, at, strict)
-        found = _Text(value)
-        found.line = line
-        return found, end
+        wrapped = _Text(value)
+        wrapped.line = line
+        return wrapped, end
 
     def members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         known: dict[str, Json] = {}
@@ -124,8 +124,8 @@ def name_of(fields: dict[str, Json]) -> tuple[str | None, Problem | None]:
 def elsewhere(source: Json) -> str:
     """Return the place outside of the marketplace that a plugin's source names, for a message."""
     fields = mapping(source)
-    found = [fields[key] for key in ("source", "repo", "url", "package") if key in fields]
-    return " ".join(quoted(str(each)) for each in found) or "?"
+    values = [fields[key] for key in ("source", "repo", "url", "package") if key in fields]
+    return " ".join(quoted(str(value)) for value in values) or "?"
 
 
 def line_of(value: Json) -> int | None:

@@ -10,11 +10,11 @@ import re
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH, Skill, Snapshot, Standing
+from mcp_skills_server.model import DEEPEST_PATH, MAX_PATH, Skill, Snapshot, Standing
 
 SCHEME: Final = "skill://"
 TEMPLATE: Final = "skill://{+path}"
-LONGEST: Final = len(SCHEME) + 3 * LONGEST_PATH
+MAX_LENGTH: Final = len(SCHEME) + 3 * MAX_PATH
 """Most characters of a URI: percent-encoding triples each byte of the longest path."""
 # RFC 3986: a reg-name is unreserved and sub-delims; the segments of a path also take ':' and '@'.
 _REG_NAME: Final = "!$&'()*+,;=-._~"
@@ -52,7 +52,7 @@ def segments(text: str) -> tuple[str, ...] | None:
     backslash, an empty segment, an escape that is not UTF-8, and a segment that decodes to `.` or
     `..` or holds an encoded slash or a NUL.
     """
-    if len(text) > LONGEST or text.count("/") > DEEPEST_PATH + 1:
+    if len(text) > MAX_LENGTH or text.count("/") > DEEPEST_PATH + 1:
         return None
     if text[: len(SCHEME)].lower() != SCHEME or "?" in text or "#" in text or "\\" in text:
         return None
@@ -73,7 +73,7 @@ def segments(text: str) -> tuple[str, ...] | None:
 
 def redact(text: str) -> str:
     """Return a text without the users and passwords of URLs in it; only users of ssh stay."""
-    return _USERINFO.sub(lambda found: f"//{found[1]}@" if found[1] else "//", text)
+    return _USERINFO.sub(lambda match: f"//{match[1]}@" if match[1] else "//", text)
 
 
 def bare(url: str) -> str:

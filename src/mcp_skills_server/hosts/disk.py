@@ -52,35 +52,35 @@ def check_links(project: Path, path: Path) -> None:
         raise UsageError(f"a link leads to {target}; remove the link, or {_NAME}")
 
 
-def replace(found: HostFile, new: bytes) -> Path | None:
+def replace(file: HostFile, new: bytes) -> Path | None:
     """Replace a file atomically with `new`; return the path of the backup, None for a new file.
 
     Raises:
         UsageError: the file cannot be written, or changed since it was read. It stays untouched.
     """
-    if read(found.target).raw != found.raw:
+    if read(file.target).raw != file.raw:
         raise UsageError("it changed while it was edited; run the command again")
     try:
-        found.target.parent.mkdir(parents=True, exist_ok=True)
-        backup = _back_up(found)
-        _write(found.target, new, found.status)
+        file.target.parent.mkdir(parents=True, exist_ok=True)
+        backup = _back_up(file)
+        _write(file.target, new, file.status)
     except OSError as error:
         raise UsageError(f"cannot be written ({error.strerror}); apply --dry-run by hand") from None
     return backup
 
 
-def _back_up(found: HostFile) -> Path | None:
+def _back_up(file: HostFile) -> Path | None:
     """Copy the file to the first free `.bak` name, or reuse an equal backup; return its path."""
-    if found.raw is None:
+    if file.raw is None:
         return None
     for number in count():
         suffix = f".bak.{number}" if number else ".bak"
-        backup = found.target.with_name(found.target.name + suffix)
+        backup = file.target.with_name(file.target.name + suffix)
         if not os.path.lexists(backup):
-            _write(backup, found.raw, found.status)
+            _write(backup, file.raw, file.status)
             return backup
         with suppress(UsageError):
-            if read(backup).raw == found.raw:
+            if read(backup).raw == file.raw:
                 return backup
     return None
 

@@ -131,9 +131,9 @@ def entries_of(
         UsageError: the file is broken.
     """
     _, text = _text(raw)
-    found = _entries(_read(text, host), host)
-    ours = [name for name in found if starts_this_server(command_line_of(found[name]), command)]
-    return {name: found[name] for name in ours}
+    entries = _entries(_read(text, host), host)
+    ours = [name for name in entries if starts_this_server(command_line_of(entries[name]), command)]
+    return {name: entries[name] for name in ours}
 
 
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:

@@ -87,8 +87,8 @@ def _parse(plain: str) -> dict[str, Any]:
     try:
         value = load_json(plain)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise UsageError(f"not valid JSON at {place}: {error.msg}") from None
+        where = f"line {error.lineno}, column {error.colno}"
+        raise UsageError(f"not valid JSON at {where}: {error.msg}") from None
     except ValueError as error:
         raise UsageError(f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -145,10 +145,10 @@ class _JsonObject:
     members: Sequence[_JsonMember]
 
     def find(self, key: str) -> _JsonMember | None:
-        found = [member for member in self.members if member.key == key]
-        if len(found) > 1:
+        members = [member for member in self.members if member.key == key]
+        if len(members) > 1:
             raise UsageError(f"the key {key!r} occurs twice; keep one of the two")
-        return next(iter(found), None)
+        return next(iter(members), None)
 
 
 class _JsonText:
@@ -165,17 +165,19 @@ class _JsonText:
         if first is not None and self._own_line(first):
             self._unit = self._indent(first.start) or self._unit
 
-    def at(self, place: int) -> _JsonObject:
+    def at(self, index: int) -> _JsonObject:
         """Return the object that begins at or after the offset `place`."""
         plain, members = self._plain, list[_JsonMember]()
-        opening = _skip(_BLANKS, plain, place)
+        opening = _skip(_BLANKS, plain, index)
         position = _skip(_BLANKS, plain, opening + 1)
         while plain[position] != "}":
             key, after = self._decoder.raw_decode(plain, position)
             value = _skip(_BLANKS, plain, _skip(_BLANKS, plain, after) + 1)
             _, end = self._decoder.raw_decode(plain, value)
             next_one = behind = _skip(_BLANKS, plain, end)
-            comma = next((each for each in self._trailing if end <= each < behind), None)
+            comma = next(
+                (comma_at for comma_at in self._trailing if end <= comma_at < behind), None
+            )
             if plain[behind] == ",":
                 comma, next_one = behind, _skip(_BLANKS, plain, behind + 1)
             members.append(_JsonMember(key, position, value, end, comma))
@@ -206,14 +208,14 @@ class _JsonText:
         if not self._own_line(first):
             return f"{text[: last.end]}, {dump({key: value}, None)[1:-1]}{text[last.end :]}"
         child = self._indent(first.start)
-        place, before, behind = last.end, ",", ""
+        at, before, behind = last.end, ",", ""
         if last.comma is not None:
-            place, before, behind = last.comma + 1, "", ","
-        if rest := _REST_OF_LINE.match(text, place):
-            place = rest.end()
-        new = before + text[last.end : place] + self._break + child
+            at, before, behind = last.comma + 1, "", ","
+        if rest := _REST_OF_LINE.match(text, at):
+            at = rest.end()
+        new = before + text[last.end : at] + self._break + child
         new += self._on_lines(key, value, child) + behind
-        return text[: last.end] + new + text[place:]
+        return text[: last.end] + new + text[at:]
 
     def replace(self, inside: _JsonObject, member: _JsonMember, value: object) -> str:
         """Return the text with the value of a member replaced."""
@@ -243,9 +245,9 @@ class _JsonText:
         else:
             start = blank
         before = text[inside.opening + 1 : start]
-        place = inside.members.index(member)
-        if member.comma is None and place:
-            previous = inside.members[place - 1].comma
+        index = inside.members.index(member)
+        if member.comma is None and index:
+            previous = inside.members[index - 1].comma
             if previous is not None:
                 cut = previous - inside.opening - 1
                 before = before[:cut] + before[cut + 1 :]
@@ -256,24 +258,24 @@ class _JsonText:
 
     def _own_line(self, member: _JsonMember) -> bool:
         """Return True if the member is the first on its line."""
-        place = self._blanks_before(member.start)
-        return place > 0 and self.text[place - 1] in "\r\n"
+        start = self._blanks_before(member.start)
+        return start > 0 and self.text[start - 1] in "\r\n"
 
-    def _blanks_before(self, place: int) -> int:
+    def _blanks_before(self, at: int) -> int:
         """Return the offset at which the blanks before `place` begin, on its line."""
-        return len(self.text[:place].rstrip(" \t"))
+        return len(self.text[:at].rstrip(" \t"))
 
-    def _indent(self, place: int) -> str:
+    def _indent(self, at: int) -> str:
         """Return the indentation of the line of `place`."""
-        start = max(self.text.rfind("\n", 0, place), self.text.rfind("\r", 0, place)) + 1
-        return self.text[start : min(place, _skip(" \t", self.text, start))]
+        start = max(self.text.rfind("\n", 0, at), self.text.rfind("\r", 0, at)) + 1
+        return self.text[start : min(at, _skip(" \t", self.text, start))]
 
     def _on_lines(self, key: str, value: object, indent: str) -> str:
         return f"{dump(key)}: {dump(value, self._unit)}".replace("\n", self._break + indent)
 
 
-def _skip(characters: str, text: str, place: int) -> int:
+def _skip(characters: str, text: str, at: int) -> int:
     """Return the offset of the first character from `place` on that is not in `characters`."""
-    while place < len(text) and text[place] in characters:
-        place += 1
-    return place
+    while at < len(text) and text[at] in characters:
+        at += 1
+    return at

@@ -300,24 +300,24 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
     """
     if project and not host.project:
         raise UsageError(f"{host.title} has no configuration for a project; leave --project out")
-    places = [f"project/{each}" for each in host.project] if project else host.user
-    for place in places:
-        name, _, path = place.partition("/")
+    places = [f"project/{relative}" for relative in host.project] if project else host.user
+    for pattern in places:
+        name, _, path = pattern.partition("/")
         base: Path | None = getattr(platform, name)
         if base is None:
             continue
         first, _, rest = path.partition("/")
         if "*" not in first:
-            if place == places[-1] or (base / path).is_file():
+            if pattern == places[-1] or (base / path).is_file():
                 return base / path
             continue
-        found = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
-        found = [path for path in found if path.is_file()] or found
-        if len(found) > 1:
-            several = f"has several configuration files, such as {found[0]}"
+        folders = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
+        folders = [path for path in folders if path.is_file()] or folders
+        if len(folders) > 1:
+            several = f"has several configuration files, such as {folders[0]}"
             raise UsageError(f"{host.title} {several}; choose one with --config")
-        if found:
-            return found[0]
+        if folders:
+            return folders[0]
     raise UsageError(f"{host.title} has no known file on this system; name it with --config")
 
 
@@ -332,6 +332,6 @@ def is_native(host: Host, folder: str | Path, home: str | Path) -> bool:
         if real.is_relative_to(os.path.realpath(own)):
             return True
         with suppress(OSError):  # `npx skills add` links single skills from there
-            if any(Path(os.path.realpath(each)).is_relative_to(real) for each in own.iterdir()):
+            if any(Path(os.path.realpath(child)).is_relative_to(real) for child in own.iterdir()):
                 return True
     return False

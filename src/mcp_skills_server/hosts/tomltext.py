@@ -50,20 +50,20 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
     tables: dict[tuple[str, ...], int] = {}
     here: tuple[str | int, ...] = ()
     try:
-        for each in _statements(text):
-            line = text.count("\n", 0, each.start) + 1
-            if each.kind == "nothing":
+        for statement in _statements(text):
+            line = text.count("\n", 0, statement.start) + 1
+            if statement.kind == "nothing":
                 continue
-            if each.kind == "value":
-                path = (*here, *each.path)
+            if statement.kind == "value":
+                path = (*here, *statement.path)
             else:
-                if each.kind == "array":
-                    tables[each.path] = tables.get(each.path, -1) + 1
+                if statement.kind == "array":
+                    tables[statement.path] = tables.get(statement.path, -1) + 1
                 parts: list[str | int] = []
-                for end, part in enumerate(each.path, 1):
+                for end, part in enumerate(statement.path, 1):
                     parts.append(part)
-                    if each.path[:end] in tables:
-                        parts.append(tables[each.path[:end]])
+                    if statement.path[:end] in tables:
+                        parts.append(tables[statement.path[:end]])
                 here = path = tuple(parts)
             for end in range(1, len(path) + 1):
                 out.setdefault(path[:end], line)
@@ -94,10 +94,10 @@ def _put_key(text: str, section: str, name: str, key: str, value: object) -> str
     statements = list(_statements(text))
     head = _head_of(statements, (section, name))
     line = f"{_key(key)} = {_value(value)}"
-    for each in _members(statements, head):
-        if each.path == (key,):
-            tail = _tail(text[each.start : each.end])
-            return text[: each.start] + line + tail + text[each.end :]
+    for member in _members(statements, head):
+        if member.path == (key,):
+            tail = _tail(text[member.start : member.end])
+            return text[: member.start] + line + tail + text[member.end :]
     if key in read(text)[section][name]:
         raise UsageError(f"{section}.{name}.{key} {_BY_HAND}")
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -112,13 +112,13 @@ def drop(text: str, section: str, name: str) -> str:
     _head_of(statements, (section, name))
     closed = text.endswith("\n")
     cuts: list[tuple[int, int]] = []
-    for position, each in enumerate(statements):
-        if each.kind == "table" and each.path[:2] == (section, name):
-            start = each.start
+    for position, statement in enumerate(statements):
+        if statement.kind == "table" and statement.path[:2] == (section, name):
+            start = statement.start
             before = statements[max(position - 1, 0)]
             if before.kind == "nothing" and not text[before.start : before.end].strip():
                 start = before.start
-            ends = [each.end, *(member.end for member in _members(statements, each))]
+            ends = [statement.end, *(member.end for member in _members(statements, statement))]
             cuts.append((start, ends[-1]))
     for start, end in reversed(cuts):
         text = text[:start] + text[end:]
@@ -129,7 +129,7 @@ def drop(text: str, section: str, name: str) -> str:
 
 def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
     """Return the TOML text of a table `[section.name]`."""
-    members = "".join(f"{_key(key)} = {_value(each)}\n" for key, each in value.items())
+    members = "".join(f"{_key(key)} = {_value(item)}\n" for key, item in value.items())
     return f"[{_key(section)}.{_key(name)}]\n{members}"
 
 
@@ -183,32 +183,32 @@ def _path(parsed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
-    for each in statements:
-        if each.kind == "table" and each.path == path:
-            return each
+    for statement in statements:
+        if statement.kind == "table" and statement.path == path:
+            return statement
     raise UsageError(f"{'.'.join(path)} {_BY_HAND}")
 
 
 def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statement]:
     """Yield the statements of a table's keys, up to the next header."""
-    for each in statements[statements.index(head) + 1 :]:
-        if each.kind in {"table", "array"}:
+    for statement in statements[statements.index(head) + 1 :]:
+        if statement.kind in {"table", "array"}:
             return
-        if each.kind == "value":
-            yield each
+        if statement.kind == "value":
+            yield statement
 
 
 def _tail(statement: str) -> str:
     """Return the text that follows the value on its last line: blanks, a comment, a line break."""
-    place = statement.find("#", statement.rstrip().rfind("\n") + 1)
-    while place >= 0:
+    at = statement.find("#", statement.rstrip().rfind("\n") + 1)
+    while at >= 0:
         try:
-            load_toml(statement[:place])
+            load_toml(statement[:at])
         except tomllib.TOMLDecodeError:
-            place = statement.find("#", place + 1)
+            at = statement.find("#", at + 1)
         else:
             break
-    body = statement[:place] if place >= 0 else statement
+    body = statement[:at] if at >= 0 else statement
     return statement[len(body.rstrip()) :]
 
 

@@ -7,7 +7,7 @@ They follow the newest specification (SEP-2640, Agent Skills); older and other p
 from mcp_skills_server.model.skill import (
     DEEPEST_PATH,
     EVALS,
-    LONGEST_PATH,
+    MAX_PATH,
     ORIGIN,
     SIGNATURE_FILE,
     SKILL_MD,
@@ -23,7 +23,7 @@ from mcp_skills_server.model.skill import (
 from mcp_skills_server.model.snapshot import Changes, Snapshot
 
 __all__ = [
-    "DEEPEST_PATH", "EVALS", "LONGEST_PATH", "ORIGIN", "SIGNATURE_FILE", "SKILL_MD", "Changes",
+    "DEEPEST_PATH", "EVALS", "MAX_PATH", "ORIGIN", "SIGNATURE_FILE", "SKILL_MD", "Changes",
     "Json", "Problem", "Reading", "Severity", "Skill", "SkillFile", "Snapshot", "Standing",
     "printable",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 Shows: TypeAlias = Literal["text", "structure", "either"]
 Where: TypeAlias = Literal["both", "instructions", "tools"]
 
-MOST_CATALOG: Final = 10_000
+MAX_CATALOG: Final = 10_000
 """Maximum length in characters of a list of skills, for clients that truncate nothing."""
 
 
@@ -49,7 +49,7 @@ class Client:
 
 _AS_JSON: Final = 34_000
 """Result size for clients that show JSON, whose escapes add up to 12 % to real instructions."""
-_in_tools = partial(Client, list_in="tools", catalog_characters=MOST_CATALOG)
+_in_tools = partial(Client, list_in="tools", catalog_characters=MAX_CATALOG)
 _TABLE: Final = {
     "claude-code": Client(
         shows="structure",
@@ -77,7 +77,7 @@ _TABLE: Final = {
 """Clients by the lower-case prefix of their names; `mcp` must match in full."""
 UNKNOWN: Final = Client()
 """A client that is not in the table, or gives no name."""
-WIDEST: Final = Client(catalog_characters=MOST_CATALOG, searches_tools=True)
+WIDEST: Final = Client(catalog_characters=MAX_CATALOG, searches_tools=True)
 """A client that gets the longest texts that any client gets by default."""
 
 

@@ -20,10 +20,10 @@ EVALS: Final = "evals/"
 """The folder with the author's evals and trigger sets."""
 ORIGIN = "mcp-skills-server/origin"
 """Key in a protocol's `_meta` for the origin of a skill, with this project's own prefix."""
-LONGEST_PATH: Final = 4096
+MAX_PATH: Final = 4096
 """Maximum characters of a skill path and file path together, and of a name: Linux's PATH_MAX. A
 longer path is unknown without a lookup."""
-DEEPEST_PATH: Final = LONGEST_PATH // 2
+DEEPEST_PATH: Final = MAX_PATH // 2
 """Maximum segments of such a path: each takes at least a character and a slash."""
 
 
@@ -44,7 +44,7 @@ def printable(text: str) -> str:
     """Return the text with control characters escaped, for a terminal or a log."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else f"\\u{{{ord(each):x}}}" for each in text)
+    return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in text)
 
 
 class Problem(NamedTuple):
@@ -84,7 +84,7 @@ class Problem(NamedTuple):
     @property
     def place(self) -> str:
         """The path, with the line and column as far as they are known."""
-        return ":".join(str(each) for each in (self.path, self.line, self.column) if each)
+        return ":".join(str(part) for part in (self.path, self.line, self.column) if part)
 
     def __str__(self) -> str:
         """The problem as one line: place, severity, message, hint and code."""

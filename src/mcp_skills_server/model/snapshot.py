@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, Standing
+from mcp_skills_server.model.skill import MAX_PATH, Problem, Skill, Standing
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Changes:
         """(skill path, file path) of every file that was added, removed or changed."""
         old, new = (
             {
-                (path, each): file
+                (path, relative): file
                 for path, skill in skills.items()
-                for each, file in skill.files.items()
+                for relative, file in skill.files.items()
             }
             for skills in (self.before, self.after)
         )
-        return frozenset(each for each in old | new if old.get(each) is not new.get(each))
+        return frozenset(path for path in old | new if old.get(path) is not new.get(path))
 
 
 class Snapshot:
@@ -146,16 +146,16 @@ class Snapshot:
             return self._inside(directory, holders)
         prefix = directory + "/"
         paths = self._paths[least]
-        found: dict[str, tuple[Skill, str] | None] = {}
+        children: dict[str, tuple[Skill, str] | None] = {}
         position = bisect_left(paths, prefix)
         while position < len(paths) and paths[position].startswith(prefix):
             name, slash, _ = paths[position][len(prefix) :].partition("/")
-            found[name] = None
+            children[name] = None
             position += 1
             # Skip the paths below this child, which are contiguous: "0" is the character after "/".
             if slash:
                 position = bisect_left(paths, f"{prefix}{name}0", position)
-        return found or None
+        return children or None
 
     @cached_property
     def _deepest(self) -> int:
@@ -167,16 +167,16 @@ class Snapshot:
 
         Bounded by the depth of the skill paths, however long `path` is.
         """
-        found: list[Skill] = []
+        holders: list[Skill] = []
         end = -1
-        for _ in range(self._deepest if len(path) <= LONGEST_PATH else 0):
+        for _ in range(self._deepest if len(path) <= MAX_PATH else 0):
             end = path.find("/", end + 1)
             skill = self.skills.get(path if end < 0 else path[:end])
             if skill is not None and skill.standing >= least:
-                found.append(skill)
+                holders.append(skill)
             if end < 0:
                 break
-        return found
+        return holders
 
     @staticmethod
     def _file(path: str, holders: list[Skill]) -> tuple[Skill, str] | None:
@@ -192,19 +192,19 @@ class Snapshot:
         outer = holders[0]
         within = directory[len(outer.path) + 1 :]
         prefix = within and f"{within}/"
-        found: dict[str, tuple[Skill, str] | None] = {}
+        children: dict[str, tuple[Skill, str] | None] = {}
         # an empty directory ends with a slash here, so that it reads as one that holds a file
         for path in (*(f"{empty}/" for empty in outer.empty), *outer.files):
             if path.startswith(prefix):
                 name, slash, _ = path[len(prefix) :].partition("/")
                 if name:
-                    found[name] = None if slash else self._file(f"{directory}/{name}", holders)
-        if found or within in outer.empty or not within:
-            return dict(sorted(found.items()))
+                    children[name] = None if slash else self._file(f"{directory}/{name}", holders)
+        if children or within in outer.empty or not within:
+            return dict(sorted(children.items()))
         return None
 
     @property
     def all_problems(self) -> list[Problem]:
         """All problems, those of skills first, by skill path."""
         skills = (self.skills[path] for path in self._paths[Standing.UNUSABLE])
-        return [*(each for skill in skills for each in skill.problems), *self.problems]
+        return [*(problem for skill in skills for problem in skill.problems), *self.problems]

@@ -64,7 +64,7 @@ def approve(
             raise RequestError(f"{id_} is your own proposal; another person has to approve it")
         written = store.files(proposal)
         registry.refresh()
-        _, skill, place = _target(registry, proposal)
+        _, skill, folder = _target(registry, proposal)
         before: Files = {}
         if skill is not None:
             before = files_of(registry, skill)
@@ -75,7 +75,7 @@ def approve(
             raise RequestError(f"{fault}; read these files, and accept them too (--scripts)")
         is_written = skill is not None and before == after
         if is_written and not (proposal.is_new and before.keys() != written.keys()):
-            shutil.rmtree(_staging_path(place, proposal), ignore_errors=True)
+            shutil.rmtree(_staging_path(folder, proposal), ignore_errors=True)
         else:
             _write(registry, store, proposal, after)
         decided = store.decide(proposal, "approved", reviewer, message)
@@ -107,8 +107,8 @@ def scripts_in(before: Files, after: Files) -> list[str]:
     known: Files = before if _has_scripts(before) else {}
     return [
         path
-        for path, found in sorted(after.items())
-        if known.get(path) != found and not _is_for_model(path, found[0])
+        for path, file in sorted(after.items())
+        if known.get(path) != file and not _is_for_model(path, file[0])
     ]
 
 
@@ -140,8 +140,8 @@ def _target(registry: Registry, proposal: Proposal) -> tuple[Root, Skill | None,
 
 def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: Files) -> None:
     """Replace the folder of a skill, or make a new one; a failure leaves the folder as it was."""
-    root, skill, place = _target(registry, proposal)
-    staging = _staging_path(place, proposal)
+    root, skill, folder = _target(registry, proposal)
+    staging = _staging_path(folder, proposal)
     discarded = True
     try:
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
@@ -149,61 +149,61 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
             if not proposal.is_new:
                 raise RequestError(f"{proposal.name} no longer exists; reject the proposal")
             check_apart(registry.snapshot, proposal.name, UnwritableError)
-            _make_parents(Path(root.path), place)
+            _make_parents(Path(root.path), folder)
             staging.mkdir()
-            _write_files(staging, after, (), place.parent)
-            staging.rename(place)
+            _write_files(staging, after, (), folder.parent)
+            staging.rename(folder)
             return
         if proposal.is_new:
             raise RequestError(f"the skill {proposal.name} exists by now; reject the proposal")
-        stamps = _stamps(place)
+        stamps = _stamps(folder)
         if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory).link:
             raise RequestError(f"{proposal.name} {_MOVED}")
         now = files_of(registry, skill)
         replaced = {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
-        fresh = {path: each for path, each in after.items() if now.get(path) != each}
+        fresh = {path: file for path, file in after.items() if now.get(path) != file}
         inner = tuple(folded(f"{nested}/") for nested in skill.nested)
         for path in sorted(fresh.keys() - now):
-            if folded(path).startswith(inner) or os.path.lexists(place / path):
+            if folded(path).startswith(inner) or os.path.lexists(folder / path):
                 raise UnwritableError(f"{path} is no file of {proposal.name}; reject the proposal")
         store.keep_before(proposal, replaced)
-        shutil.copytree(place, staging, symlinks=True, copy_function=os.link)
-        _write_files(staging, fresh, now.keys() - after, place)
-        exchange(staging, place)
+        shutil.copytree(folder, staging, symlinks=True, copy_function=os.link)
+        _write_files(staging, fresh, now.keys() - after, folder)
+        exchange(staging, folder)
         if _stamps(staging) != stamps:
             # `staging` is the edited folder now: keep it if exchanging back fails
             discarded = False
-            exchange(staging, place)
+            exchange(staging, folder)
             discarded = True
             raise RequestError(f"{proposal.name} {_MOVED}")
     except OSError as error:
         rest = "apply it by hand ('proposals show')"
         if not discarded:
             rest = f"the former content is in {staging}; move it back"
-        fault = f"{place}: cannot be replaced ({error.strerror or error})"
+        fault = f"{folder}: cannot be replaced ({error.strerror or error})"
         raise UnwritableError(f"{fault}; {rest}") from None
     finally:
         if discarded:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _staging_path(place: Path, proposal: Proposal) -> Path:
+def _staging_path(folder: Path, proposal: Proposal) -> Path:
     """Return the path at which the new folder is built; no scan enters it, even with `--hidden`."""
-    return place.with_name(f"{STATE_DIR}-{proposal.id}")
+    return folder.with_name(f"{STATE_DIR}-{proposal.id}")
 
 
-def _make_parents(top: Path, place: Path) -> None:
+def _make_parents(top: Path, folder: Path) -> None:
     """Make the folders above a new skill; refuse a link or a skill among them."""
     here = top
-    for name in place.relative_to(top).parts[:-1]:
+    for name in folder.relative_to(top).parts[:-1]:
         here /= name
         with suppress(FileExistsError):
             here.mkdir()
             _give_to_owner([here], here.parent)
         if here.is_symlink() or not here.is_dir() or os.path.lexists(here / SKILL_MD):
             raise UnwritableError(f"{here} is not a folder, or is a skill; reject the proposal")
-    if os.path.lexists(place):
-        raise UnwritableError(f"{place} already exists; reject the proposal, or move it away")
+    if os.path.lexists(folder):
+        raise UnwritableError(f"{folder} already exists; reject the proposal, or move it away")
 
 
 def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -> None:
@@ -211,12 +211,12 @@ def _write_files(staging: Path, fresh: Files, gone: Iterable[str], like: Path) -
     for path in gone:
         (staging / path).unlink()
     for path, (raw, _) in fresh.items():
-        place = staging / path
-        if place.parent.resolve() != staging.resolve() / Path(path).parent:
+        target = staging / path
+        if target.parent.resolve() != staging.resolve() / Path(path).parent:
             raise UnwritableError(f"{path} lies behind a link; reject the proposal")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)  # a hard link to the served file, which must not change
-        place.write_bytes(raw)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # a hard link to the served file, which must not change
+        target.write_bytes(raw)
     _give_to_owner([staging, *staging.rglob("*")], like)
     sync_paths([*(str(staging / path) for path in fresh), str(staging)])
 
@@ -225,13 +225,13 @@ def _give_to_owner(places: Iterable[Path], like: Path) -> None:
     """Give new files and folders to the owner of the folder `like`, if root approves."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         owner = like.stat()
-        for place in places:
-            if place.is_dir() or place.lstat().st_nlink == 1:  # not a link to an unchanged file
-                os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        for path in places:
+            if path.is_dir() or path.lstat().st_nlink == 1:  # not a link to an unchanged file
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _stamps(folder: Path) -> Mapping[str, object]:
     """Return inode, size and mtime of each file in a folder, by relative path, to detect edits."""
     places = (os.path.join(here, name) for here, _, names in os.walk(folder) for name in names)
-    status = {os.path.relpath(place, folder): os.lstat(place) for place in places}
-    return {path: (each.st_ino, each.st_size, each.st_mtime_ns) for path, each in status.items()}
+    status = {os.path.relpath(path, folder): os.lstat(path) for path in places}
+    return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in status.items()}

@@ -30,7 +30,7 @@ class Branches:
     """
 
     def __init__(self, roots: Sequence[str]) -> None:
-        top = next(filter(None, (working_copy(Path(each)) for each in roots)), None)
+        top = next(filter(None, (working_copy(Path(root)) for root in roots)), None)
         if top is None:
             fault = f"{listed(roots)} is not in a git working copy that you own"
             raise UsageError(f"--proposals git: {fault}; name a folder")
@@ -40,10 +40,10 @@ class Branches:
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Commit a proposal to its own branch, on top of HEAD; raise RequestError if git fails."""
-        place = Path(proposal.place)
-        if not place.is_relative_to(self._top):
+        folder = Path(proposal.place)
+        if not folder.is_relative_to(self._top):
             raise RequestError(f"{proposal.name} is not in a git working copy; tell the user")
-        inside = place.relative_to(self._top).as_posix()
+        inside = folder.relative_to(self._top).as_posix()
         about = f"Proposal: {proposal.id}\nBy: {proposal.principal}"
         message = f"Propose {proposal.name}\n\n{proposal.reason}\n\n{about}\n".encode()
         try:

@@ -25,14 +25,14 @@ from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.proposals.store import Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files, compare
 
-MOST_FILES: Final = 100
-MOST_BYTES: Final = 512 << 10
+MAX_FILES: Final = 100
+MAX_BYTES: Final = 512 << 10
 """Bytes of all files of a proposal together: a reviewer has to read them."""
-MOST_LINES: Final = 2_000
+MAX_LINES: Final = 2_000
 """Lines of one file; no diff is shown of a longer one."""
-_MOST_REASON: Final = 2_000
-_MOST_SHOWN: Final = 10
-_MOST_SHOWN_LINES: Final = 60
+_MAX_REASON: Final = 2_000
+_MAX_SHOWN: Final = 10
+_MAX_SHOWN_LINES: Final = 60
 """Lines of the diff against the served skill that a model is shown."""
 
 
@@ -49,8 +49,8 @@ def propose(
     to add or replace, by path in the skill; None removes a file. `seen` are the skills that the
     proposer may read: no refusal tells of others, and `approve` refuses what conflicts with them.
     """
-    if len(draft.reason) > _MOST_REASON or not draft.reason.strip():
-        words = f"of at most {_MOST_REASON:,} characters, for the reviewer"
+    if len(draft.reason) > _MAX_REASON or not draft.reason.strip():
+        words = f"of at most {_MAX_REASON:,} characters, for the reviewer"
         raise RequestError(f"give a reason, {words}")
     if hidden.count_in_name(draft.reason):
         raise RequestError("the reason holds characters that a reviewer cannot see; leave them out")
@@ -70,17 +70,17 @@ def propose(
     if problems:
         fault = f"the skill would not be valid: {'; '.join(problems)}"
         raise RequestError(f"{fault}. Correct this and propose it again")
-    place, over = place_in(root, draft.name), ""
+    folder, over = place_in(root, draft.name), ""
     if skill is not None:
-        place, over = skill.directory, registry.digest_over(skill)
+        folder, over = skill.directory, registry.digest_over(skill)
     made = replace(draft, host=draft.host[:200], root=root.path, removed=removed, base_files=over)
-    made = replace(made, place=os.path.join(root.path, place))
+    made = replace(made, place=os.path.join(root.path, folder))
     return store.add(made, written)
 
 
 def with_proposal(before: Files, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
     """Return the files of a skill with a proposal applied; written files are not executable."""
-    kept = {path: each for path, each in before.items() if path not in removed}
+    kept = {path: file for path, file in before.items() if path not in removed}
     return kept | {path: (raw, False) for path, raw in written.items()}
 
 
@@ -112,15 +112,15 @@ def place_in(root: Root, name: str) -> str:
 def error_texts(registry: Registry) -> list[str]:
     """Return the errors that `validate` finds in the skill of a trial, as text."""
     top = f"{registry.roots[0].shown}/"
-    errors = [each for each in registry.problems() if each.severity == "error"]
-    return [str(each).replace(top, "") for each in errors][:_MOST_SHOWN]
+    errors = [problem for problem in registry.problems() if problem.severity == "error"]
+    return [str(error).replace(top, "") for error in errors][:_MAX_SHOWN]
 
 
 def _check_texts(files: Mapping[str, str | None]) -> None:
     if not files:
         raise RequestError("the proposal has no files; give at least one")
-    if len(files) > MOST_FILES:
-        raise RequestError(f"a proposal has at most {MOST_FILES} files; propose less")
+    if len(files) > MAX_FILES:
+        raise RequestError(f"a proposal has at most {MAX_FILES} files; propose less")
     try:
         total = sum(len((text or "").encode()) for text in files.values())
         check_paths(files)
@@ -129,8 +129,8 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
         raise RequestError(fault) from None
     except ArchiveRefusedError as error:
         raise RequestError(f"{error}; name files by plain paths in the skill") from None
-    if total > MOST_BYTES:
-        fault = f"a proposal has at most {MOST_BYTES:,} bytes, so that a person can read it"
+    if total > MAX_BYTES:
+        fault = f"a proposal has at most {MAX_BYTES:,} bytes, so that a person can read it"
         raise RequestError(f"{fault}; propose less")
     unserved = ignored.ignored(files)
     if unserved:
@@ -141,8 +141,8 @@ def _check_texts(files: Mapping[str, str | None]) -> None:
         if hidden.count(text) or "\0" in text:
             fault = f"{shown} holds characters that a reviewer cannot see"
             raise RequestError(f"{fault}; leave them out")
-        if len(text.splitlines()) > MOST_LINES:
-            fault = f"{shown} has more than {MOST_LINES:,} lines"
+        if len(text.splitlines()) > MAX_LINES:
+            fault = f"{shown} has more than {MAX_LINES:,} lines"
             raise RequestError(f"{fault}; split it, because a person has to read it")
         folder, _, name = path.rpartition("/")
         if folded(name) == folded(SKILL_MD) and (folder or name != SKILL_MD):
@@ -188,9 +188,9 @@ def _root_and_files(
         ask, lines = "give its digest as base", list[str]()
         if draft.base:
             ask = "it has changed since; make your change to its current text"
-        found = compare(skill.path, before, with_proposal(before, written, removed))
-        if found is not None:
-            lines = [*found.others[:_MOST_SHOWN_LINES]]
+        difference = compare(skill.path, before, with_proposal(before, written, removed))
+        if difference is not None:
+            lines = [*difference.others[:_MAX_SHOWN_LINES]]
         fault = f"there is a skill {skill.path} with the digest {current}"
         raise RequestError("\n".join([f"{fault}; {ask}", *lines]))
     return root, before
@@ -207,7 +207,7 @@ def _root_for(registry: Registry, seen: Snapshot, name: str) -> Root:
         raise RequestError(f"{fault}; name the new skill as in 'billing/refunds'")
     check_apart(seen, name)
     for root in registry.roots:
-        is_a_skill = "" in {each.directory for each in registry.of_root(root).skills.values()}
+        is_a_skill = "" in {skill.directory for skill in registry.of_root(root).skills.values()}
         if root.origin is None and root.layout is None and not is_a_skill:
             return root
     fault = "no folder that is served here takes new skills"

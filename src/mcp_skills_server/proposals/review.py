@@ -17,7 +17,7 @@ from mcp_skills_server.runtime.overlap import overlaps
 
 _ALIKE: Final = 0.3
 """The overlap of descriptions from which on two skills are reported as similar."""
-_MOST_ALIKE: Final = 5
+_MAX_ALIKE: Final = 5
 
 
 class Review(NamedTuple):
@@ -65,15 +65,18 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: S
 
 def root_of(registry: Registry, proposal: Proposal) -> Root:
     """Return the root that a proposal is for, or the first root if that one is no longer served."""
-    return next((each for each in registry.roots if each.path == proposal.root), registry.roots[0])
+    return next((root for root in registry.roots if root.path == proposal.root), registry.roots[0])
 
 
 def _alike(tried: Skill, name: str, seen: Snapshot) -> list[str]:
     others = [
-        each
-        for path, each in seen.skills.items()
-        if path != name and each.standing > Standing.UNUSABLE
+        skill
+        for path, skill in seen.skills.items()
+        if path != name and skill.standing > Standing.UNUSABLE
     ]
-    same = [f"{each.path} has the same name" for each in others if each.name == tried.name]
-    near = [each for each in overlaps(tried, others) if each.share >= _ALIKE][:_MOST_ALIKE]
-    return [*same, *(f"{each.other.path} says much the same ({each.share:.0%})" for each in near)]
+    same = [f"{other.path} has the same name" for other in others if other.name == tried.name]
+    near = [overlap for overlap in overlaps(tried, others) if overlap.share >= _ALIKE][:_MAX_ALIKE]
+    return [
+        *same,
+        *(f"{overlap.other.path} says much the same ({overlap.share:.0%})" for overlap in near),
+    ]

@@ -39,9 +39,9 @@ _FILES: Final = "files"
 BEFORE: Final = "before"
 _LOCK: Final = ".lock"
 _ID: Final = re.compile(r"[0-9]{8}-[0-9a-f]{12}")
-MOST_PER_PRINCIPAL: Final = 20
+MAX_PER_PRINCIPAL: Final = 20
 """Pending proposals of one principal."""
-MOST_PENDING: Final = 200
+MAX_PENDING: Final = 200
 """Pending proposals of all principals."""
 
 
@@ -88,10 +88,10 @@ def encode(proposal: Proposal) -> bytes:
 
 def decode(raw: bytes) -> Proposal:
     """Return the proposal of a record; raise ValueError if the record is invalid."""
-    found: Mapping[str, Any] = load_toml(raw.decode())
-    removed: Any = found.get("removed", [])
-    names = [each.name for each in fields(Proposal) if each.name != "removed"]
-    texts = {name: found.get(name, "") for name in names}
+    content: Mapping[str, Any] = load_toml(raw.decode())
+    removed: Any = content.get("removed", [])
+    names = [field.name for field in fields(Proposal) if field.name != "removed"]
+    texts = {name: content.get(name, "") for name in names}
     is_text = all(isinstance(value, str) for value in (*texts.values(), *removed))
     if not is_text or texts["state"] not in STATES:
         raise ValueError("the record has a field that is not text, or an unknown state")
@@ -128,16 +128,18 @@ class ProposalStore:
 
     def list(self) -> list[Proposal]:
         """Return all proposals, newest first; skip and log folders without a valid record."""
-        found, names = list[Proposal](), list[str]()
+        proposals, names = list[Proposal](), list[str]()
         with suppress(OSError):
             names = os.listdir(self.folder)
         for name in filter(_ID.fullmatch, names):
             try:
-                found.append(self._read(name))
+                proposals.append(self._read(name))
             except (OSError, ValueError) as error:
                 folder = self.folder / name
                 logger.warning("%s: is not a proposal (%s)", folder, error, extra=REPEATS)
-        return sorted(found, key=lambda each: (each.proposed, each.id), reverse=True)
+        return sorted(
+            proposals, key=lambda proposal: (proposal.proposed, proposal.id), reverse=True
+        )
 
     def get(self, id_: str) -> Proposal:
         """Return the proposal with this id; raise RequestError if there is none."""
@@ -147,20 +149,20 @@ class ProposalStore:
         raise RequestError(f"there is no proposal {id_[:40]!r}; 'proposals list' shows all")
 
     def _read(self, name: str) -> Proposal:
-        found = decode((self.folder / name / _RECORD).read_bytes())
-        if found.id != name:
+        proposal = decode((self.folder / name / _RECORD).read_bytes())
+        if proposal.id != name:
             raise ValueError("its record has another id")
-        return found
+        return proposal
 
     def files(self, proposal: Proposal, which: str = _FILES) -> dict[str, bytes]:
         """Return the proposed files, or with `BEFORE` the replaced ones, by path in the skill."""
         top = self.folder / proposal.id / which
-        found: dict[str, bytes] = {}
+        files: dict[str, bytes] = {}
         for here, _, names in os.walk(top):
             for name in names:
-                place = Path(here, name)
-                found[place.relative_to(top).as_posix()] = place.read_bytes()
-        return found
+                path = Path(here, name)
+                files[path.relative_to(top).as_posix()] = path.read_bytes()
+        return files
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> Proposal:
         """Write a new proposal atomically, and return it with its id and time.
@@ -174,7 +176,7 @@ class ProposalStore:
         written |= {f"{_FILES}/{path}": (raw, False) for path, raw in files.items()}
         try:
             with self.locked():
-                pending = [each for each in self.list() if each.state == "pending"]
+                pending = [other for other in self.list() if other.state == "pending"]
                 _check_quota(pending, proposal.principal)
                 write_folder(self.folder / id_, written)
                 try:
@@ -192,9 +194,9 @@ class ProposalStore:
 
     def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Store the files that an approval is about to replace, unless that was done before."""
-        place = self.folder / proposal.id / BEFORE
-        if files and not place.exists():
-            write_folder(place, {path: (raw, False) for path, raw in files.items()})
+        folder = self.folder / proposal.id / BEFORE
+        if files and not folder.exists():
+            write_folder(folder, {path: (raw, False) for path, raw in files.items()})
 
     def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
         """Record a decision; return the decided proposal. Enter `locked` first; may be repeated."""
@@ -209,9 +211,9 @@ class ProposalStore:
 
 
 def _check_quota(pending: Sequence[Proposal], principal: str) -> None:
-    if sum(each.principal == principal for each in pending) >= MOST_PER_PRINCIPAL:
-        fault = f"{MOST_PER_PRINCIPAL} of your proposals wait for a decision already"
+    if sum(proposal.principal == principal for proposal in pending) >= MAX_PER_PRINCIPAL:
+        fault = f"{MAX_PER_PRINCIPAL} of your proposals wait for a decision already"
         raise RequestError(f"{fault}; wait until some are decided")
-    if len(pending) >= MOST_PENDING:
-        fault = f"{MOST_PENDING} proposals wait for a decision already"
+    if len(pending) >= MAX_PENDING:
+        fault = f"{MAX_PENDING} proposals wait for a decision already"
         raise RequestError(f"{fault}; ask a reviewer to decide on some")

@@ -21,9 +21,9 @@ from mcp_skills_server.model import SIGNATURE_FILE, SKILL_MD
 _FIRST: Final = ("name", "description", "allowed-tools", "hooks")
 """Fields that decide when a skill is used and what it may do."""
 _URL: Final = re.compile(r"\bhttps?://[^\s<>\"'`\])}]{1,2000}", re.IGNORECASE)
-_MOST_LINES: Final = 2_000
+_MAX_LINES: Final = 2_000
 """Most differing lines of a file that are compared, since comparison may take quadratic time."""
-_MOST_SHOWN: Final = 20
+_MAX_SHOWN: Final = 20
 _CONTEXT: Final = 3
 
 Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
@@ -56,7 +56,7 @@ def compare(path: str, before: Files | None, after: Files | None) -> Difference 
         *_scripts(old, new), *_hidden(old, new), *_links(old, new),
     )  # fmt: skip
     if before is None:  # a new skill: list its files without diffs
-        return Difference(path, "added", first, tuple(f"file {each}" for each in sorted(new)))
+        return Difference(path, "added", first, tuple(f"file {file}" for file in sorted(new)))
     return Difference(path, "changed", first, (*fields.values(), *_files(path, old, new)))
 
 
@@ -80,50 +80,50 @@ def _shown(value: object) -> str:
 
 
 def _scripts(old: Files, new: Files) -> Iterator[str]:
-    for each in sorted(new):
-        raw, executable = new[each]
-        if not (each.startswith("scripts/") or executable or raw.startswith(b"#!")):
+    for path in sorted(new):
+        raw, executable = new[path]
+        if not (path.startswith("scripts/") or executable or raw.startswith(b"#!")):
             continue
-        if each not in old:
-            yield f"script new: {each}"
-        elif old[each] != new[each]:
-            yield f"script changed: {each}"
+        if path not in old:
+            yield f"script new: {path}"
+        elif old[path] != new[path]:
+            yield f"script changed: {path}"
 
 
 def _hidden(old: Files, new: Files) -> Iterator[str]:
     """Yield lines for files with more hidden characters than before, which a diff does not show."""
-    for each in sorted(new):
-        was, now = (hidden.count(_text(files.get(each, (b"",))[0]) or "") for files in (old, new))
+    for path in sorted(new):
+        was, now = (hidden.count(_text(files.get(path, (b"",))[0]) or "") for files in (old, new))
         if now > was:
             more = f"{now - was:,} more than before"
-            yield f"hidden text: {each} has {now:,} invisible characters, {more}"
+            yield f"hidden text: {path} has {now:,} invisible characters, {more}"
 
 
 def _links(old: Files, new: Files) -> Iterator[str]:
-    found = sorted(_addresses(new) - _addresses(old))
-    for each in found[:_MOST_SHOWN]:
-        yield f"link new: {each}"
-    if len(found) > _MOST_SHOWN:
-        yield f"and {len(found) - _MOST_SHOWN:,} more links"
+    addresses = sorted(_addresses(new) - _addresses(old))
+    for address in addresses[:_MAX_SHOWN]:
+        yield f"link new: {address}"
+    if len(addresses) > _MAX_SHOWN:
+        yield f"and {len(addresses) - _MAX_SHOWN:,} more links"
 
 
 def _addresses(files: Files) -> set[str]:
-    return {found for raw, _ in files.values() for found in _URL.findall(_text(raw) or "")}
+    return {url for raw, _ in files.values() for url in _URL.findall(_text(raw) or "")}
 
 
 def _files(path: str, old: Files, new: Files) -> Iterator[str]:
-    for each in sorted(old.keys() | new.keys()):
-        if each not in new:
-            yield f"file removed: {each}"
-        elif each not in old:
-            yield f"file added: {each} ({len(new[each][0]):,} bytes)"
-            if each != SIGNATURE_FILE:
-                yield from _unified(f"{path}/{each}", b"", new[each][0])
+    for file in sorted(old.keys() | new.keys()):
+        if file not in new:
+            yield f"file removed: {file}"
+        elif file not in old:
+            yield f"file added: {file} ({len(new[file][0]):,} bytes)"
+            if file != SIGNATURE_FILE:
+                yield from _unified(f"{path}/{file}", b"", new[file][0])
         else:
-            if old[each][1] != new[each][1]:
-                yield f"file {each} may {'now' if new[each][1] else 'no longer'} be executed"
-            if old[each][0] != new[each][0]:
-                yield from _unified(f"{path}/{each}", old[each][0], new[each][0])
+            if old[file][1] != new[file][1]:
+                yield f"file {file} may {'now' if new[file][1] else 'no longer'} be executed"
+            if old[file][0] != new[file][0]:
+                yield from _unified(f"{path}/{file}", old[file][0], new[file][0])
 
 
 def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     start = _common_length(old, new)
     end = _common_length(old[start:][::-1], new[start:][::-1])
     count = max(len(old), len(new)) - start - end
-    if count > _MOST_LINES:
+    if count > _MAX_LINES:
         differ = f"about {count:,} lines are different from line {start + 1} on"
         yield f"file {path}: {differ}, too many to compare"
         return
@@ -174,7 +174,7 @@ def _common_length(old: list[str], new: list[str]) -> int:
 
 def _renumbered(line: str, by: int) -> str:
     """Return the header of a hunk with `by` added to its line numbers."""
-    return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line)
+    return re.sub(r"(?<=[-+])\d+", lambda match: str(int(match[0]) + by), line)
 
 
 def _text(raw: bytes) -> str | None:

@@ -31,7 +31,7 @@ from mcp_skills_server.model.decoding import load_toml
 from mcp_skills_server.model.digests import is_digest
 
 _VERSION: Final = 1
-_MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 _HEAD: Final = (
     "# Made by 'mcp-skills-server lock' and 'update'; do not edit. Commit it beside what it "
     "locks.\n"
@@ -60,21 +60,23 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     version = content.get("version", "missing")
     if version != _VERSION:
         raise ValueError(f"its version is {version}, and this program reads {_VERSION}")
-    found = content.get("source", [])
+    entries = content.get("source", [])
     if unknown := content.keys() - {"version", "source"}:
         raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
-    if not isinstance(found, list):
+    if not isinstance(entries, list):
         raise ValueError("'source' is not a list of tables")
-    out = tuple(_source(number, each) for number, each in enumerate(cast("list[Any]", found), 1))
-    if len({(each.given, each.revision) for each in out}) < len(out):
+    out = tuple(
+        _source(number, entry) for number, entry in enumerate(cast("list[Any]", entries), 1)
+    )
+    if len({(source.given, source.revision) for source in out}) < len(out):
         raise ValueError("a source appears twice with one revision")
     return out
 
 
-def _source(number: int, found: Any) -> LockedSource:
-    if not isinstance(found, dict):
+def _source(number: int, content: Any) -> LockedSource:
+    if not isinstance(content, dict):
         raise ValueError(f"source {number} is not a table")
-    entry = cast("dict[str, Any]", found)
+    entry = cast("dict[str, Any]", content)
     given, revision, skills = entry.get("from"), entry.get("revision", ""), entry.get("skills", {})
     if (
         not isinstance(given, str)
@@ -100,8 +102,12 @@ def to_toml(sources: Sequence[LockedSource]) -> str:
     import tomli_w  # imported here: only writing needs it
 
     tables = [
-        {"from": each.given, "revision": each.revision, "skills": dict(sorted(each.skills.items()))}
-        for each in sources
+        {
+            "from": source.given,
+            "revision": source.revision,
+            "skills": dict(sorted(source.skills.items())),
+        }
+        for source in sources
     ]
     return _HEAD + tomli_w.dumps({"version": _VERSION, "source": tables})
 
@@ -114,9 +120,9 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     """
     shown = printable(str(path))
     try:
-        raw, _ = read_regular(path, _MOST_BYTES)
-        if len(raw) > _MOST_BYTES:
-            raise UsageError(f"{shown}: over {_MOST_BYTES:,} bytes; give another --lock")
+        raw, _ = read_regular(path, _MAX_BYTES)
+        if len(raw) > _MAX_BYTES:
+            raise UsageError(f"{shown}: over {_MAX_BYTES:,} bytes; give another --lock")
         return parse(raw.decode())
     except FileNotFoundError:
         fault = "no such lock file; 'mcp-skills-server lock ROOT...' makes one"
@@ -151,8 +157,8 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
 
 def is_pinned_elsewhere(path: str, source: LockedSource, locked: Iterable[LockedSource]) -> bool:
     """Tell whether another entry pins this skill to another revision of the same source."""
-    others = (each for each in locked if each.given == source.given and each is not source)
-    return any(path in each.skills for each in others)
+    others = (other for other in locked if other.given == source.given and other is not source)
+    return any(path in other.skills for other in others)
 
 
 class Pins:

@@ -28,8 +28,8 @@ from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import SIGNATURE_FILE, Skill, Standing, printable
 from mcp_skills_server.model.decoding import load_json
 
-_MOST_PROVED: Final = 100_000
-_MOST_BYTES: Final = 1 << 20
+_MAX_PROVED: Final = 100_000
+_MAX_BYTES: Final = 1 << 20
 
 Files: TypeAlias = Mapping[str, bytes]
 """Contents of a skill's files by path in the skill."""
@@ -112,8 +112,8 @@ class Verifier:
             message = f"it has no signature, which is a file {SIGNATURE_FILE}"
             raise UnsignedError("signature-missing", message)
         bundle, names = _bundle(files[SIGNATURE_FILE])
-        with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
-            skill, signature = _write_files(Path(place), files), Path(place, SIGNATURE_FILE)
+        with tempfile.TemporaryDirectory(prefix="mcp-skills-") as folder:
+            skill, signature = _write_files(Path(folder), files), Path(folder, SIGNATURE_FILE)
             signature.write_bytes(files[SIGNATURE_FILE])
             faults: set[str] = set()
             for make in self._configs:  # each verification hashes the whole skill
@@ -137,8 +137,8 @@ class Verifier:
 def _by_key(path: Path) -> Any:
     """Return a configuration of the library that verifies with a key or certificate."""
     config, raw = _library().verifying.Config(), _read(path)
-    with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
-        copy = Path(place, "key.pem")
+    with tempfile.TemporaryDirectory(prefix="mcp-skills-") as folder:
+        copy = Path(folder, "key.pem")
         copy.write_bytes(raw)  # `_read` refuses a FIFO, on which the library would block
         if _is_certificate(raw):
             return config.use_certificate_verifier(certificate_chain=[copy])
@@ -181,9 +181,9 @@ def sign(
         raise _unusable(key, "this key cannot sign", error) from None
     hashing = library.hashing.Config()
     config.set_hashing_config(hashing.set_ignored_paths(paths=[], ignore_git_paths=False))
-    with tempfile.TemporaryDirectory(prefix="mcp-skills-") as place:
-        signature = Path(place, SIGNATURE_FILE)
-        config.sign(_write_files(Path(place), files), signature)
+    with tempfile.TemporaryDirectory(prefix="mcp-skills-") as folder:
+        signature = Path(folder, SIGNATURE_FILE)
+        config.sign(_write_files(Path(folder), files), signature)
         return signature.read_bytes()
 
 
@@ -207,16 +207,16 @@ def _library() -> Any:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_regular(path, _MOST_BYTES)[0]
+        return read_regular(path, _MAX_BYTES)[0]
     except OSError as error:
         raise UsageError(
             f"{printable(str(path))}: cannot be read ({error.strerror}); give the file of a key"
         ) from None
 
 
-def _write_files(place: Path, files: Files) -> Path:
+def _write_files(folder: Path, files: Files) -> Path:
     """Write the files into a new folder for the library, and return the folder."""
-    skill = place / "skill"
+    skill = folder / "skill"
     skill.mkdir()
     for path, raw in files.items():
         if path != SIGNATURE_FILE:
@@ -246,7 +246,7 @@ def _fault(make: Callable[[], Any], skill: Path, signature: Path) -> str:
 def _bundle(raw: bytes) -> tuple[dict[str, Any], set[str]]:
     """Parse a signature, check its required parts, and return it with the names of its files."""
     try:
-        if len(raw) > _MOST_BYTES:
+        if len(raw) > _MAX_BYTES:
             raise ValueError(len(raw))
         bundle = load_json(raw)
         if _has_other_names(bundle):
@@ -256,7 +256,7 @@ def _bundle(raw: bytes) -> tuple[dict[str, Any], set[str]]:
         if "publicKey" in material and not material["publicKey"]["hint"]:
             raise ValueError("hint")
         payload = load_json(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
-        names = {str(each["name"]) for each in payload["predicate"]["resources"]}
+        names = {str(resource["name"]) for resource in payload["predicate"]["resources"]}
     except (ValueError, KeyError, TypeError):
         message = "the signature cannot be read, or an outdated program made it"
         raise UnsignedError("signature-invalid", message) from None
@@ -278,10 +278,10 @@ def _check_is_valid(bundle: Mapping[str, Any]) -> None:
         return
     from cryptography import x509
 
-    for each in chain["certificates"]:
-        found = x509.load_der_x509_certificate(base64.b64decode(each["rawBytes"]))
-        if found.not_valid_after_utc < datetime.now(UTC):
-            message = f"a certificate expired on {found.not_valid_after_utc:%Y-%m-%d}"
+    for certificate in chain["certificates"]:
+        parsed = x509.load_der_x509_certificate(base64.b64decode(certificate["rawBytes"]))
+        if parsed.not_valid_after_utc < datetime.now(UTC):
+            message = f"a certificate expired on {parsed.not_valid_after_utc:%Y-%m-%d}"
             raise UnsignedError("signature-expired", message)
 
 
@@ -303,7 +303,7 @@ class SignatureGate:
         if skill.standing is Standing.UNUSABLE:  # may have any size, and is not served anyway
             return GateRefusal(None)
         digest, key = reader.digest_over(skill), self._verifier.cache_key()
-        if key != self._cache_key or len(self._refusals) >= _MOST_PROVED:
+        if key != self._cache_key or len(self._refusals) >= _MAX_PROVED:
             self._cache_key = key
             self._refusals.clear()
         if digest not in self._refusals:

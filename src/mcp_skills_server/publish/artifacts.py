@@ -110,19 +110,21 @@ class Artifacts:
     def renew(self, before: Edition | None, made: Edition) -> None:
         """Keep the new edition's artifacts, and retire those that only the one before it named."""
         now = self._clock()
-        named = {each.artifact.path for each in made.skills.values()}
-        for each in before.skills.values() if before else ():
-            if each.artifact.path not in named and each.artifact.path in self._kept:
-                self._retired.pop(each.artifact.path, None)
-                self._retired[each.artifact.path] = now
-                self._former[each.skill.name] = each
+        named = {skill.artifact.path for skill in made.skills.values()}
+        for skill in before.skills.values() if before else ():
+            if skill.artifact.path not in named and skill.artifact.path in self._kept:
+                self._retired.pop(skill.artifact.path, None)
+                self._retired[skill.artifact.path] = now
+                self._former[skill.skill.name] = skill
         for path in named & self._retired.keys():
             del self._retired[path]
         self._forget(now)
         for path in self._kept.keys() - named - self._retired.keys():
             self._spool.delete(self._kept.pop(path)[1].row)
         self._former = {
-            name: each for name, each in self._former.items() if each.artifact.path in self._retired
+            name: entry
+            for name, entry in self._former.items()
+            if entry.artifact.path in self._retired
         }
 
     def _forget(self, now: float) -> None:

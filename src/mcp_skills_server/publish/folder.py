@@ -39,14 +39,14 @@ class OutputFolder:
         """Return a regular file's sha256 in hex, None if it is missing, "" for another kind."""
         if not self._has_parents(path):
             return None
-        place = f"{self.path}/{path}"
+        full = f"{self.path}/{path}"
         try:
-            found = os.lstat(place)
+            status = os.lstat(full)
         except FileNotFoundError:
             return None
-        if not stat.S_ISREG(found.st_mode):
-            return None if path in self.replaced and stat.S_ISDIR(found.st_mode) else ""
-        with open(place, "rb") as file:
+        if not stat.S_ISREG(status.st_mode):
+            return None if path in self.replaced and stat.S_ISDIR(status.st_mode) else ""
+        with open(full, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def digest_of_ours(self, path: str) -> str | None:
@@ -60,10 +60,10 @@ class OutputFolder:
         """Tell whether the folders of a path exist; raise UsageError if one is no folder."""
         for folder in [*parent_folders(path)][-2::-1]:  # the outermost first
             try:
-                found = os.lstat(f"{self.path}/{folder}")
+                status = os.lstat(f"{self.path}/{folder}")
             except FileNotFoundError:
                 return False
-            if not stat.S_ISDIR(found.st_mode):
+            if not stat.S_ISDIR(status.st_mode):
                 if folder in self.replaced:
                     return False
                 raise UsageError(f"{self.shown}: {printable(folder)} is not a folder; move it away")
@@ -71,11 +71,11 @@ class OutputFolder:
 
     def read(self, path: str) -> bytes | None:
         """Read a regular file, or return None if there is none; links are not followed."""
-        place = os.path.join(self.path, path)
+        full = os.path.join(self.path, path)
         try:
-            if not stat.S_ISREG(os.lstat(place).st_mode):
+            if not stat.S_ISREG(os.lstat(full).st_mode):
                 return None
-            with open(place, "rb") as file:
+            with open(full, "rb") as file:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None

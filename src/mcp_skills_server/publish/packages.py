@@ -99,9 +99,9 @@ def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool
 
 def _below_skills(skills: Mapping[str, Files]) -> dict[str, tuple[bytes, bool]]:
     return {
-        f"skills/{name}/{path}": each
+        f"skills/{name}/{path}": file
         for name, files in skills.items()
-        for path, each in files.items()
+        for path, file in files.items()
     }
 
 

@@ -26,7 +26,7 @@ _LINES: Final = (",\n", ": ")
 HEADERS: Final = "_headers"
 OUTPUT_FOLDERS: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
 """Folders of all published files except the headers."""
-INDEXES: Final = frozenset(place + INDEX for place in OUTPUT_FOLDERS)
+INDEXES: Final = frozenset(folder + INDEX for folder in OUTPUT_FOLDERS)
 _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
 
 
@@ -54,7 +54,7 @@ class PublishRecord:
 
     def encode(self) -> bytes:
         """Encode the record; equal records give equal bytes."""
-        retired, files = (dict(sorted(each.items())) for each in (self.retired, self.files))
+        retired, files = (dict(sorted(digests.items())) for digests in (self.retired, self.files))
         written: dict[str, Any] = {"format": _FORMAT, "retired": retired, "files": files}
         if self.begun:
             written["begun"] = {path: sorted(self.begun[path]) for path in sorted(self.begun)}
@@ -104,18 +104,18 @@ def make_plan(
     ours = {path: hex_of(item.digest) for path, item in items.items()}
     gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
     # any other file is not ours (any more)
-    proved = {path for path, found in gone.items() if found in claims[path]}
+    proved = {path for path, digest in gone.items() if digest in claims[path]}
     plan.early, folder.replaced = _in_the_way(proved, ours)
     for path, item in items.items():
-        digest, found = ours[path], folder.digest(path)
-        if found == digest:
+        digest, on_disk = ours[path], folder.digest(path)
+        if on_disk == digest:
             continue
         # A modified file of ours is overwritten in our own folders only.
-        is_ours = path in claims and (path != HEADERS or found in claims[path])
-        if found is not None and not is_ours:
+        is_ours = path in claims and (path != HEADERS or on_disk in claims[path])
+        if on_disk is not None and not is_ours:
             fault = f"{printable(path)} was not written by this program; move it away"
             raise UsageError(f"{folder.shown}: {fault}")
-        plan.differences.append(OutdatedFile(path, "missing" if found is None else "different"))
+        plan.differences.append(OutdatedFile(path, "missing" if on_disk is None else "different"))
         plan.put.append(item)
     retired: dict[str, int] = {}
     for path in proved:
@@ -127,9 +127,11 @@ def make_plan(
         plan.stale.append(path)
         if not _ARTIFACT.fullmatch(path):
             plan.differences.append(OutdatedFile(path, "left over"))
-    plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
+    plan.stale += [
+        path for path, digest in gone.items() if digest is None
+    ]  # its folder may be left
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
-    plan.differences.sort(key=lambda each: each.path)
+    plan.differences.sort(key=lambda difference: difference.path)
     plan.record = PublishRecord({**ours, **{path: gone[path] or "" for path in retired}}, retired)
     return plan
 
@@ -148,11 +150,11 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
     early: list[str] = []
     changed: set[str] = set()
     for path in gone:
-        found = files.intersection(parent_folders(path))
+        parents = files.intersection(parent_folders(path))
         if path in folders:
-            found |= {path}
-        changed |= found
-        if found:
+            parents |= {path}
+        changed |= parents
+        if parents:
             early.append(path)
     return early, frozenset(changed)
 
@@ -173,7 +175,7 @@ def decode_record(raw: bytes | None) -> PublishRecord:
         return PublishRecord(
             {str(path): str(digest) for path, digest in fields["files"].items()},
             {str(path): int(since) for path, since in fields["retired"].items()},
-            {str(path): {*map(str, each)} for path, each in fields.get("begun", {}).items()},
+            {str(path): {*map(str, digests)} for path, digests in fields.get("begun", {}).items()},
         )
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(error) from None

@@ -137,8 +137,8 @@ class Publication:
             picked = self._select()
         self._settled = not picked.stale
         skills = picked.skills
-        older = wellknown.publishable_0_1(each.skill for each in skills.values())
-        entries = [(each.skill, each.artifact) for each in skills.values()]
+        older = wellknown.publishable_0_1(entry.skill for entry in skills.values())
+        entries = [(entry.skill, entry.artifact) for entry in skills.values()]
         index = wellknown.encode(wellknown.index(entries, self._base))
         digests = [(skill, skills[skill.name].artifact.digest) for skill in older.skills]
         index_0_1 = wellknown.encode(wellknown.index_0_1(digests))
@@ -160,7 +160,7 @@ class Publication:
         picked = _Selection(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
         # Forget a skill that is left out: its artifact may be gone when it is published again.
         packed = self._packed
-        self._packed = {each: packed[each] for each in choice.skills if each in packed}
+        self._packed = {name: packed[name] for name in choice.skills if name in packed}
         for skill in choice.skills if self._progress is None else self._progress(choice.skills):
             try:
                 made = self._pack(skill)
@@ -176,8 +176,8 @@ class Publication:
         return picked
 
     def _published_before(self, skill: Skill) -> Published | None:
-        found = self.latest.skills.get(skill.name) if self.latest else None
-        return found if found is not None and found.skill.path == skill.path else None
+        former = self.latest.skills.get(skill.name) if self.latest else None
+        return former if former is not None and former.skill.path == skill.path else None
 
     def _pack(self, skill: Skill) -> Published | str:
         """Pack and spool a skill, or return why it cannot be published."""
@@ -235,14 +235,14 @@ class Publication:
 
         Bytes are read from the spool, so later changes on disk do not matter.
         """
-        for each in edition.skills.values():
-            artifact = each.artifact
+        for skill in edition.skills.values():
+            artifact = skill.artifact
             yield Item(artifact.path, artifact.digest, partial(self._artifacts.read, artifact))
-            name = each.skill.name
+            name = skill.skill.name
             if name in edition.older:
-                for path, file in each.skill.files.items():
-                    place = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
-                    yield Item(place, file.digest, partial(self.read, each, path))
+                for path, file in skill.skill.files.items():
+                    folder = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
+                    yield Item(folder, file.digest, partial(self.read, skill, path))
         older = wellknown.DIRECTORY_0_1 + wellknown.INDEX
         yield Item(older, edition.digest_0_1, lambda: edition.index_0_1)
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)
@@ -269,5 +269,5 @@ def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     for path in snapshot.paths(Standing.UNUSABLE):
         skill = snapshot.skills[path]
         if skill.standing < Standing.VALID:
-            found = codes.unlisting_problem(skill.problems)
-            yield path, found.message if found is not None else "it is not valid"
+            problem = codes.unlisting_problem(skill.problems)
+            yield path, problem.message if problem is not None else "it is not valid"

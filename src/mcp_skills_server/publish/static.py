@@ -122,8 +122,8 @@ class StaticSite:
             return
         if not os.path.isdir(self._folder.path):
             raise UsageError(f"{self._folder.shown}: not a folder; give --output a folder")
-        found = set(os.listdir(self._folder.path))
-        if RECORD not in found and found - {STAGING}:
+        names = set(os.listdir(self._folder.path))
+        if RECORD not in names and names - {STAGING}:
             raise UsageError(
                 f"{self._folder.shown}: the folder is not empty and not written by this program "
                 f"({RECORD} is missing), and stays as it is; give --output a folder of its own"
@@ -197,6 +197,6 @@ class StaticSite:
         try:
             yield
         except OSError as error:
-            place = printable(str(error.filename)) if error.filename else self._folder.shown
-            fault = f"cannot be {doing} ({error.strerror or error}: {place})"
+            where = printable(str(error.filename)) if error.filename else self._folder.shown
+            fault = f"cannot be {doing} ({error.strerror or error}: {where})"
             raise UsageError(f"{self._folder.shown}: {fault}; give another folder") from None

@@ -60,7 +60,7 @@ _EXTENSIONS: Final = {
 """File extensions by language, where the name is not the extension."""
 _REFUSED: Final = {"grant": DISABLED, "source": "not_run", "secret": "secret_missing"}
 """The error kind by the missing condition, `RunRefusedError.by`."""
-_LONGEST_MS: Final = 10**12
+_MAX_MS: Final = 10**12
 """A limit in milliseconds above all allowed ones that a float can hold."""
 MAX_RESULT: Final = 1 << 20
 """The maximum JSON size of a function's result, in bytes."""
@@ -110,7 +110,7 @@ class Executor:
             )
             return failed("unsupported_runtime", message)
         named = (request.args.get(name) for name in manifest.blob_inputs)
-        blobs = [each for each in named if isinstance(each, str)]
+        blobs = [name for name in named if isinstance(name, str)]
         start = partial(
             self._scripts.run, skill, entry, directory=manifest.name, needs=manifest.secrets
         )
@@ -190,7 +190,7 @@ class Executor:
                 fill = partial(_fill, files, called)
                 timeout_s: float | None = None
                 if request.timeout_ms is not None:
-                    timeout_s = min(request.timeout_ms, _LONGEST_MS) / 1000
+                    timeout_s = min(request.timeout_ms, _MAX_MS) / 1000
                 outcome = await start(workspace=workspace, timeout_s=timeout_s, fill=fill)
                 harvest = await to_thread.run_sync(_collect_output, workspace.path, limit)
             finally:
@@ -217,7 +217,9 @@ class Executor:
 def _languages(extensions: Iterable[str]) -> list[str]:
     """Return the languages of these extensions, or the bare extension without a language."""
     names = {name for name, extension in _EXTENSIONS.items() if extension in extensions}
-    return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
+    return sorted(
+        names | {extension[1:] for extension in extensions if extension not in _EXTENSIONS.values()}
+    )
 
 
 # The work directory

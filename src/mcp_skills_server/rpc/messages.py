@@ -75,8 +75,8 @@ def parse_call(message: object) -> Call:
 
 def id_of(message: object) -> Id:
     """Return the id for the error response to an invalid call, or None."""
-    found = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
-    return cast(Id, found) if _is_id(found) else None
+    id_ = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
+    return cast(Id, id_) if _is_id(id_) else None
 
 
 def _is_id(value: object) -> bool:

@@ -52,7 +52,7 @@ Result: TypeAlias = "dict[str, Json]"
 _R = TypeVar("_R")
 _Handler: TypeAlias = "Callable[[Mapping[str, Any], Requester], Awaitable[Result]]"
 _LOGGED_AT_ONCE: Final = 20
-_MOST_LOGGED: Final = 10_000
+_MAX_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
 """Cached parse results of manifests."""
 
@@ -149,11 +149,11 @@ class CatalogueCache:
             skills = [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
             entries: dict[tuple[str, str], SkillVersion] = {}
             for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
-                found = self._read(skill)
-                problems += [self._placed(each, skill) for each in found.problems]
-                if found.manifest is None:
+                reading = self._read(skill)
+                problems += [self._placed(problem, skill) for problem in reading.problems]
+                if reading.manifest is None:
                     continue
-                name, version = found.manifest.name, found.manifest.version.text
+                name, version = reading.manifest.name, reading.manifest.version.text
                 # a later version would replace the built-in one
                 if name == GUIDE_SKILL:
                     taken = f"{GUIDE_SKILL} is the name of the built-in skill"
@@ -162,7 +162,7 @@ class CatalogueCache:
                     taken = f"{name} {version} is also that of another skill"
                     problems.append(self._hidden(skill, taken))
                 else:
-                    entry = SkillVersion(found.manifest, skill.frontmatter, skill)
+                    entry = SkillVersion(reading.manifest, skill.frontmatter, skill)
                     entries[name, version] = entry
             described, fields = guide.described()
             catalogue = Catalogue([SkillVersion(described, fields, None), *entries.values()])
@@ -182,26 +182,26 @@ class CatalogueCache:
                     raise
                 message = f"the file cannot be read ({error.strerror})"
                 return Findings(None, (problem("unreadable", message),))
-        found = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
-        return found
+        reading = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
+        return reading
 
     def _hidden(self, skill: Skill, message: str) -> Problem:
         hint = "give it another name or version; until then the Skills Protocol does not serve it"
         return self._placed(problem("shadowed", message, hint=hint), skill)
 
-    def _placed(self, found: Problem, skill: Skill) -> Problem:
+    def _placed(self, reported: Problem, skill: Skill) -> Problem:
         file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
         root = self._registry.roots[skill.root]
-        return found.at(root.show(join(skill.directory, file)), skill.path)
+        return reported.at(root.show(join(skill.directory, file)), skill.path)
 
     def _log(self, problems: list[Problem], *, is_whole: bool) -> None:
-        problems.sort(key=lambda each: (each.path, each.line or 0, each.code))
-        fresh = [each for each in problems if each not in self._logged]
-        if is_whole or len(self._logged) > _MOST_LOGGED:
+        problems.sort(key=lambda problem: (problem.path, problem.line or 0, problem.code))
+        fresh = [problem for problem in problems if problem not in self._logged]
+        if is_whole or len(self._logged) > _MAX_LOGGED:
             self._logged.clear()  # a problem that comes back is logged again
         self._logged.update(problems)
-        for each in fresh[:_LOGGED_AT_ONCE]:
-            logger.warning("%s", each)
+        for reported in fresh[:_LOGGED_AT_ONCE]:
+            logger.warning("%s", reported)
         if len(fresh) > _LOGGED_AT_ONCE:
             logger.warning("and %d more problems with manifests", len(fresh) - _LOGGED_AT_ONCE)
 
@@ -390,12 +390,12 @@ class Methods:
             raise CallError(message, _error_data(name, version))
         if version is None:
             return there[-1]
-        found = next((each for each in there if each.manifest.version.text == version), None)
-        if found is None:
+        versions = next((entry for entry in there if entry.manifest.version.text == version), None)
+        if versions is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
             message = f"{name} has no version {version[:100]!r}; known: {shown}"
             raise CallError(printable(message), _error_data(name, version))
-        return found
+        return versions
 
     async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
         """Return the bytes of a file, or None if the skill has no such file."""
@@ -411,12 +411,12 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     if cursor is None:
         return None
     try:
-        found, key = cursors.decode(cursor)
+        fields, key = cursors.decode(cursor)
     except RequestError:
-        found, key = "", ""
+        fields, key = "", ""
     name, _, text = key.partition(" ")
     version = manifests.parse_version(text)
-    if found != kind or version is None:
+    if fields != kind or version is None:
         hint = "use the next_cursor of an earlier page of the same list"
         raise CallError(f"Invalid cursor {printable(cursor[:100])!r}; {hint}")
     return name, version.key

@@ -15,7 +15,7 @@ from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
-from mcp_skills_server.format.cursors import MOST_BYTES
+from mcp_skills_server.format.cursors import MAX_BYTES
 from mcp_skills_server.format.dependencies import FIELD
 from mcp_skills_server.format.fields import references
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
@@ -25,9 +25,9 @@ from mcp_skills_server.telemetry import events
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
 
-_MOST_NEEDED: Final = 64
+_MAX_NEEDED: Final = 64
 """The maximum number of dependencies of one skill that are followed."""
-_MOST_ERRORS: Final = 3
+_MAX_ERRORS: Final = 3
 """The maximum number of unknown names reported by one call, because each one costs a search."""
 
 
@@ -92,7 +92,7 @@ class ActiveSkills:
         async with self._changing:
             active = await self._read(runtime)
             gone = {_path_of(runtime, active, name) for name in names}
-            self._replace({path: each for path, each in active.items() if path not in gone})
+            self._replace({path: entry for path, entry in active.items() if path not in gone})
             return self._active
 
     async def unload_all(self) -> Active:
@@ -128,7 +128,7 @@ class ActiveSkills:
                 return await self._read(runtime)
             except UnreadableError:
                 return {
-                    path: each for path, each in self._active.items() if each.runtime is runtime
+                    path: entry for path, entry in self._active.items() if entry.runtime is runtime
                 }
 
     async def _read(self, runtime: Runtime) -> Active:
@@ -156,21 +156,25 @@ class ActiveSkills:
         # Dependencies first: requested skills stay the latest.
         if runtime.settings.load_dependencies:
             needed, _ = dependencies_of(view.snapshot, wanted.values())
-            wanted = {each.path: each for each in needed if each.path not in wanted} | wanted
+            wanted = {
+                dependency.path: dependency
+                for dependency in needed
+                if dependency.path not in wanted
+            } | wanted
         count = len(kept.keys() | wanted.keys())
         if count > most:
             loaded = ""
             if kept:
-                loaded = f" Loaded now: {', '.join(each.name for each in loaded_list(kept))}."
+                loaded = f" Loaded now: {', '.join(loaded.name for loaded in loaded_list(kept))}."
             raise RequestError(
                 f"At most {most} skills can be loaded at once, and this would make {count}. Load "
                 f"fewer, or unload some with {dialect.UNLOAD} first.{loaded}"
             )
         size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
-        if len(wanted) > 1 and size > MOST_BYTES:
+        if len(wanted) > 1 and size > MAX_BYTES:
             raise RequestError(
                 f"These skills have {size:,} bytes of instructions, and one call loads at most "
-                f'{MOST_BYTES:,} of several. Load them one by one, with mode "add"'
+                f'{MAX_BYTES:,} of several. Load them one by one, with mode "add"'
             )
         # X-30
         return {
@@ -181,7 +185,7 @@ class ActiveSkills:
 
 def loaded_list(active: Active) -> list[Loaded]:
     """Return the loaded skills, the latest last."""
-    return [each.loaded for each in active.values()]
+    return [entry.loaded for entry in active.values()]
 
 
 def find_active(
@@ -212,8 +216,8 @@ def find_active(
 
 def _path_of(runtime: Runtime, active: Active, wanted: str) -> str | None:
     """Return the path of the loaded skill of this name, skill path or location, or None."""
-    for path, each in active.items():
-        if wanted in {path, each.loaded.name, each.loaded.location}:
+    for path, entry in active.items():
+        if wanted in {path, entry.loaded.name, entry.loaded.location}:
             return path
     located = runtime.locate(runtime.skill_set.snapshot, wanted)
     if located is None or located.path not in active:
@@ -222,34 +226,34 @@ def _path_of(runtime: Runtime, active: Active, wanted: str) -> str | None:
 
 
 def _find_all(runtime: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
-    found: list[Skill] = []
+    skills: list[Skill] = []
     errors: list[str] = []
     for name in names:
         try:
-            found.append(runtime.find(snapshot, name))
+            skills.append(runtime.find(snapshot, name))
         except RequestError as error:
             errors.append(str(error))
-        if len(errors) == _MOST_ERRORS:
+        if len(errors) == _MAX_ERRORS:
             break
     if errors:
         raise RequestError("Nothing was loaded. " + ". ".join(errors))
-    return found
+    return skills
 
 
 def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[Skill], list[str]]:
     """Return the skills named in `dependencies.skills` of these, and the unknown names."""
-    found: dict[str, Skill] = {}
+    dependencies: dict[str, Skill] = {}
     missing: dict[str, None] = {}
     for skill in skills:
         given = skill.frontmatter.get(FIELD)
         names = references(given.get("skills"), "name") if isinstance(given, dict) else []
-        for name in names[:_MOST_NEEDED]:
+        for name in names[:_MAX_NEEDED]:
             other = identity.lookup(snapshot, name, Standing.LENIENT)
             if other is None:
                 missing[name] = None
             else:
-                found[other.path] = other
-    return list(found.values()), list(missing)
+                dependencies[other.path] = other
+    return list(dependencies.values()), list(missing)
 
 
 async def _prepare(runtime: Runtime, skill: Skill, view: View) -> Loaded:

@@ -28,13 +28,13 @@ from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
 
-_MOST_KEPT: Final = 4096
+_MAX_KEPT: Final = 4096
 """The length of the history of added and removed skills, from which `news` counts."""
 _ABOUT_SEARCH: Final = 400
 """The length of the search tool's description without keywords of skills, in characters."""
-_MOST_NAME_WORDS: Final = 2_000
+_MAX_NAME_WORDS: Final = 2_000
 """The limit of keywords from names and tags, in characters."""
-_MOST_COUNTED: Final = 1_000
+_MAX_COUNTED: Final = 1_000
 """The maximum number of skills whose keywords are counted."""
 
 
@@ -60,7 +60,7 @@ class Briefing:
         self._preferred: Sequence[str] = ()
         self._texts = WeakKeyDictionary[Snapshot, _Texts]()
         self._remembered: Snapshot | None = None
-        self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MOST_KEPT)
+        self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MAX_KEPT)
         """`time.monotonic`, skill path and +1 or -1 of each added or removed skill."""
         self._unsubscribe: Callable[[], None] = lambda: None
         if whole is None:
@@ -127,11 +127,13 @@ class Briefing:
             elif scripts:
                 characters = 0
             else:
-                rest = [each for each in overview.offers if skills[each.path].standing < elsewhere]
+                rest = [
+                    offer for offer in overview.offers if skills[offer.path].standing < elsewhere
+                ]
                 overview = overview._replace(offers=rest, more=False)
             words: list[str] = []
             if client.searches_tools and elsewhere is None:
-                counted = [skills[offer.path] for offer in overview.offers[:_MOST_COUNTED]]
+                counted = [skills[offer.path] for offer in overview.offers[:_MAX_COUNTED]]
                 words = _words_of(counted, min(most, OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
             texts.tools[key] = runtime.definitions(
                 overview, characters, scripts=scripts, handles=handles, words=words
@@ -164,15 +166,15 @@ class Briefing:
         """Return the URI, or absolute path, of a skill's file, or of its directory for ""."""
         if not self._runtime.settings.absolute_paths:
             return uri(skill.path, path)
-        place = self._registry.place(skill)
-        return f"{place}/{path}" if path else place
+        folder = self._registry.place(skill)
+        return f"{folder}/{path}" if path else folder
 
     def root_dir(self, skill: Skill) -> str:
         """Return the directory of a skill: a local path if the host can use it, else a location."""
         if self._runtime.settings.local_root_dirs and skill.origin is None:
-            place = self._registry.place(skill)
-            if is_utf8(place):  # JSON cannot encode other paths
-                return place
+            folder = self._registry.place(skill)
+            if is_utf8(folder):  # JSON cannot encode other paths
+                return folder
         return self.location(skill, "")
 
     def _current(self) -> tuple[Snapshot, _Texts]:
@@ -192,7 +194,7 @@ class Briefing:
         skills = [skill for skill, _ in group_copies(offered)]
         offers = [self._offer(skill, snapshot) for skill in skills]
         tags = {*self._runtime.settings.preferred_tags}
-        tagged = [each.path for each in skills if tags & {*map(str, tags_of(each.frontmatter))}]
+        tagged = [skill.path for skill in skills if tags & {*map(str, tags_of(skill.frontmatter))}]
         return _Texts(Overview(offers, more, [*tagged, *self._preferred]), {}, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
@@ -227,7 +229,7 @@ class Briefing:
         removed = sum(step < 0 for step in balance.values())
         if not added and not removed:
             return None
-        is_full = len(changes) == _MOST_KEPT and changes[0][0] > since
+        is_full = len(changes) == _MAX_KEPT and changes[0][0] > since
         return runtime.change_notice(added, removed, uncounted=is_full)
 
     def _note(self, changes: Changes) -> None:
@@ -256,7 +258,7 @@ def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
         tags = " ".join(map(str, tags_of(skill.frontmatter)))
         named.update({*words_of(f"{skill.name} {tags}")})
         described.update({*words_of(hidden.strip(skill.description))})
-    kept = _fitting(named, min(characters, _MOST_NAME_WORDS))
+    kept = _fitting(named, min(characters, _MAX_NAME_WORDS))
     for word in kept:
         del described[word]
         characters -= len(word) + 2
@@ -266,7 +268,7 @@ def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
 def _fitting(counts: Counter[str], characters: int) -> list[str]:
     """Return the most frequent words whose total length fits, counting ", " after each."""
     kept: list[str] = []
-    for word, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+    for word, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
         if len(word) > 2 and word not in STOP_WORDS:
             characters -= len(word) + 2
             if characters < 0:

@@ -41,8 +41,10 @@ def deciding_words(skill: Skill) -> frozenset[str]:
 def overlaps(skill: Skill, others: Iterable[Skill]) -> list[Overlap]:
     """Return the overlaps of a skill with the other ones, the most similar first."""
     own = deciding_words(skill)
-    found = [_overlap(own, other, deciding_words(other)) for other in others if other is not skill]
-    return sorted(found, key=lambda each: (-each.share, each.other.path))
+    measured = [
+        _overlap(own, other, deciding_words(other)) for other in others if other is not skill
+    ]
+    return sorted(measured, key=lambda overlap: (-overlap.share, overlap.other.path))
 
 
 def _overlap(own: frozenset[str], other: Skill, theirs: frozenset[str]) -> Overlap:
@@ -60,14 +62,14 @@ def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
     for number, own in enumerate(words):
         for word in own:
             holders[word].append(number)
-    found: list[tuple[Skill, Overlap]] = []
+    overlapping: list[tuple[Skill, Overlap]] = []
     for number, own in enumerate(words):
         rare = [holders[word] for word in own if len(holders[word]) <= _COMMON]
         for other in {other for numbers in rare for other in numbers if other > number}:
             overlap = _overlap(own, skills[other], words[other])
             if overlap.share >= least:
-                found.append((skills[number], overlap))
-    return sorted(found, key=lambda each: (-each[1].share, each[0].path, each[1].other.path))
+                overlapping.append((skills[number], overlap))
+    return sorted(overlapping, key=lambda pair: (-pair[1].share, pair[0].path, pair[1].other.path))
 
 
 def is_copy(one: Skill, other: Skill) -> bool:

@@ -257,8 +257,8 @@ class Runtime(ClosingMixin):
         """Return the skill at this location, or None."""
         if wanted[: len(SCHEME)].lower() == SCHEME:
             target = wanted.rstrip("/").removesuffix(f"/{SKILL_MD}")
-            found = uris.find(snapshot, f"{target}/{SKILL_MD}", Standing.LENIENT)
-            return found[0] if found and found[1] == SKILL_MD else None
+            skill = uris.find(snapshot, f"{target}/{SKILL_MD}", Standing.LENIENT)
+            return skill[0] if skill and skill[1] == SKILL_MD else None
         if self.settings.absolute_paths and wanted.endswith(f"/{SKILL_MD}"):
             return self._by_location(snapshot).get(wanted)
         return None

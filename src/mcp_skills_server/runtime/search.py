@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.overlap import group_copies
-from mcp_skills_server.runtime.search_index import MOST_HITS, SENTENCE_WEIGHTS, SearchIndex, Term
+from mcp_skills_server.runtime.search_index import MAX_HITS, SENTENCE_WEIGHTS, SearchIndex, Term
 from mcp_skills_server.runtime.search_text import COMMON_WORDS, STOP_WORDS, words_of
 from mcp_skills_server.runtime.thesaurus import thesaurus
 
@@ -33,7 +33,7 @@ _RRF_K: Final = 60
 """The constant of reciprocal rank fusion; its usual value."""
 FUSED: Final = 60
 """The number of places of each ranking that are fused."""
-_MOST_EQUALS: Final = 1_000
+_MAX_EQUALS: Final = 1_000
 _FULL_TEXT_WEIGHT: Final = 3.0
 """The weight of the full-text ranking in a fusion with embeddings, for queries of few words."""
 
@@ -47,32 +47,32 @@ def fuse(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
     rest = _score(first, scores, weight)
     _score(second, scores, 1.0)
     yield from sorted(((row, -score) for row, score in scores.items()), key=itemgetter(1))
-    yield from (each for each in rest if each[0] not in scores)
+    yield from (hit for hit in rest if hit[0] not in scores)
 
 
 def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> Ranking:
     """Add the scores of the first places, where ties share a place, and return the other rows."""
-    place, before = 0, None
+    total, before = 0, None
     for count, (row, rank) in enumerate(ranking):
         if rank != before:
-            place, before = count, rank
-        if place >= FUSED or count >= _MOST_EQUALS:
+            total, before = count, rank
+        if total >= FUSED or count >= _MAX_EQUALS:
             return chain([(row, rank)], ranking)
-        scores[row] += weight / (_RRF_K + place)
+        scores[row] += weight / (_RRF_K + total)
     return ranking
 
 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
 """The maximum number of characters, and of words, of a query that are used."""
-_MOST_CORRECTED: Final = 6
+_MAX_CORRECTED: Final = 6
 """The maximum number of words of a query whose spelling is corrected."""
 _MIN_SENTENCE_WORDS: Final = 3
 """The minimum number of words, without stop words, of a query that is a task, not a name."""
 _OPENING_WEIGHT: Final = 0.15
 """The weight of a body's opening relative to the fields; tuned with `bench.search`, as is that
 of the concepts."""
-_MOST_REPEATS: Final = 3
+_MAX_REPEATS: Final = 3
 _COPY_FACTOR: Final = 10
 """The factor of hits that are fetched, in order to find copies."""
 _CUTOFF_MIN_SKILLS: Final = 20
@@ -169,8 +169,8 @@ class Search:
             accepted = (hit for hit in index.find(query, semantic) if accept(hit.skill))
             hits = list(islice(accepted, most * _COPY_FACTOR))
         scores = {hit.skill.path: hit.score for hit in hits}
-        found = islice(group_copies(hit.skill for hit in hits), most)
-        return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in found]
+        groups = islice(group_copies(hit.skill for hit in hits), most)
+        return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in groups]
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Return up to `limit` accepted skills with names similar to words of `query`."""
@@ -219,18 +219,18 @@ class _Indexed(SearchIndex):
         # A concept of several words counts several times: BM25 adds up the repetitions of a term.
         meanings = Counter(thesaurus().concepts(words[:_QUERY_WORDS], parts=True))
         concepts = self._selective(self.hits(map(Term, meanings)))
-        terms += [term for term in concepts for _ in range(min(meanings[term.word], _MOST_REPEATS))]
+        terms += [term for term in concepts for _ in range(min(meanings[term.word], _MAX_REPEATS))]
         if terms and not is_sentence:
-            found = self.ranked(terms)
+            ranked = self.ranked(terms)
             if not by_meaning:
-                return found
-            return fuse(found, iter(by_meaning), _FULL_TEXT_WEIGHT)
+                return ranked
+            return fuse(ranked, iter(by_meaning), _FULL_TEXT_WEIGHT)
         scores: defaultdict[int, float] = defaultdict(float)
         for row, rank in self.ranked(terms, weights=SENTENCE_WEIGHTS):
             scores[row] += rank
         also = dict.fromkeys([*map(Term, keywords), *terms])
-        opening = self._selective(self.hits(also, "openings"), MOST_HITS // 2)
-        for row, rank in self.ranked_by_opening(opening, _MOST_EQUALS):
+        opening = self._selective(self.hits(also, "openings"), MAX_HITS // 2)
+        for row, rank in self.ranked_by_opening(opening, _MAX_EQUALS):
             scores[row] += _OPENING_WEIGHT * rank
         by_words = sorted(scores.items(), key=itemgetter(1))
         if by_meaning:
@@ -260,7 +260,7 @@ class _Indexed(SearchIndex):
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
             hits = self.hits(terms)
-            if max(hits.values()) * 1_000 <= len(self) and looked_at < _MOST_CORRECTED:
+            if max(hits.values()) * 1_000 <= len(self) and looked_at < _MAX_CORRECTED:
                 looked_at += 1
                 hits |= self.hits(map(Term, self.titles.corrections(word)))
             if not any(hits.values()):
@@ -270,12 +270,12 @@ class _Indexed(SearchIndex):
         rarest = sorted(found, key=lambda term: found[term] or len(self) + 1)[:1]
         return self._selective(found) or [term for term in rarest if found[term]]
 
-    def _selective(self, found: Mapping[Term, int], most: int = MOST_HITS) -> list[Term]:
+    def _selective(self, terms: Mapping[Term, int], most: int = MAX_HITS) -> list[Term]:
         """Return the terms of at most half of the skills, rarest first, within `most` hits."""
-        selective = {term: hits for term, hits in found.items() if 0 < hits <= len(self) // 2}
+        selective = {term: hits for term, hits in terms.items() if 0 < hits <= len(self) // 2}
         chosen: list[Term] = []
         weighed = 0
-        for term, hits in sorted(selective.items(), key=lambda each: (each[1], each[0].word)):
+        for term, hits in sorted(selective.items(), key=lambda pair: (pair[1], pair[0].word)):
             weighed += hits
             if weighed <= most or not chosen:
                 chosen.append(term)

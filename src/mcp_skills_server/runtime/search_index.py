@@ -44,7 +44,7 @@ SENTENCE_WEIGHTS: Final = WEIGHTS | {
 }
 """The weights for queries of many words, where one word in a name is weak evidence."""
 
-MOST_HITS: Final = 3_000
+MAX_HITS: Final = 3_000
 """The maximum number of occurrences that a query ranks, which bounds its time. The most common
 words are dropped first."""
 _COLUMNS: Final = ", ".join(WEIGHTS)
@@ -149,26 +149,26 @@ class SearchIndex:
 
     def _rows_of(self, query: str, *values: object) -> Iterator[Any]:
         """Return the rows of a query, the first column of which is a row of the index."""
-        found, visible = self._db.execute(query, values), self._visible
+        rows, visible = self._db.execute(query, values), self._visible
         if visible is None:
-            return found
-        return (row for row in found if row[0] in visible)
+            return rows
+        return (row for row in rows if row[0] in visible)
 
     def hits(
         self, terms: Iterable[Term], table: Literal["words", "openings"] = "words"
     ) -> dict[Term, int]:
         """Count the rows with each term in a field, or in the opening of the body.
 
-        Beyond `MOST_HITS` the count ends, since such a term is not used.
+        Beyond `MAX_HITS` the count ends, since such a term is not used.
         """
         query = f"SELECT rowid FROM {table} WHERE {table} MATCH ?"  # noqa: S608
-        count = f"SELECT count(*) FROM ({query} LIMIT {MOST_HITS + 1})"  # noqa: S608
+        count = f"SELECT count(*) FROM ({query} LIMIT {MAX_HITS + 1})"  # noqa: S608
         counts: dict[Term, int] = {}
         for term in terms:
             if self._visible is None:
                 counts[term] = self._db.execute(count, (_quoted(term),)).fetchone()[0]
             else:
-                rows = islice(self._rows_of(query, _quoted(term)), MOST_HITS + 1)
+                rows = islice(self._rows_of(query, _quoted(term)), MAX_HITS + 1)
                 counts[term] = sum(1 for _ in rows)
         return counts
 

@@ -48,19 +48,19 @@ def _fold(text: str) -> str:
     text = text.replace("\0", " ")
     if text.isascii():
         return text
-    return _NOT_ASCII.sub(lambda found: _fold_run(found[0]), text)
+    return _NOT_ASCII.sub(lambda match: _fold_run(match[0]), text)
 
 
 @lru_cache(maxsize=512)  # most texts repeat the same few dashes, quotes and accented letters
 def _fold_run(run: str) -> str:
     """Fold a run of non-ASCII characters: case, accents, and bigrams of CJK."""
     whole = unicodedata.normalize("NFKD", run.casefold())
-    letters = "".join(each for each in whole if not unicodedata.combining(each))
+    letters = "".join(letter for letter in whole if not unicodedata.combining(letter))
     # CJK has no spaces between words; Hangul has, but words with endings. The pattern takes a
     # millisecond to compile, so it is compiled at its first use.
     spaced = re.sub(
         "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+",
-        lambda found: f" {_pairs(found[0])} ",
+        lambda match: f" {_pairs(match[0])} ",
         unicodedata.normalize("NFC", letters),
     )
     return _NO_WORD.sub(" ", spaced)
@@ -79,7 +79,7 @@ def words_of(text: str) -> list[str]:
 def texts_of(skill: Skill) -> Texts:
     """Return the folded texts of a skill to index. Deterministic, as removal relies on it."""
     title = identity.title(skill) or ""
-    headings = " ".join(each for each in skill.reading.headings if each != title)
+    headings = " ".join(heading for heading in skill.reading.headings if heading != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
     parts = (skill.name, title, tags, skill.description, headings, skill.path)
     return tuple(_fold(text[:_TEXT_LENGTH]) for text in (*parts, skill.reading.opening))
@@ -88,7 +88,7 @@ def texts_of(skill: Skill) -> Texts:
 def names_of(texts: Texts) -> set[str]:
     """Return the name and the path in folded form without separators, for exact matches."""
     name, path = texts[0], texts[5]
-    return {"".join(_WORD.findall(each.lower())) for each in (name, path)} - {""}
+    return {"".join(_WORD.findall(text.lower())) for text in (name, path)} - {""}
 
 
 def description_words(texts: Texts) -> set[str]:
@@ -116,22 +116,22 @@ def matched_fields(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[
     """
     words = dict.fromkeys(words_of(question[:_QUESTION_LENGTH]))
     asked = [word for word in words if word not in STOP_WORDS][:_QUESTION_WORDS]
-    found: list[tuple[str, Sequence[str]]] = []
+    fields: list[tuple[str, Sequence[str]]] = []
     for field, text in zip(FIELDS, texts_of(skill), strict=True):
         there = words_of(text)
         # One string to search, for speed: a page has a hundred skills.
-        listed = "".join(f"\n{each}" for each in there)
+        listed = "".join(f"\n{line}" for line in there)
         hits = [word for word in asked if f"\n{word}" in listed or _has_form(word, there, listed)]
         if hits:
-            found.append((field, hits))
-    return found
+            fields.append((field, hits))
+    return fields
 
 
 def _has_form(asked: str, there: Sequence[str], listed: str) -> bool:
     """Return True if a word of `there` is another form of `asked`, by its stem and length."""
     return f"\n{asked[:_STEM]}" in listed and any(
-        len(each) >= _STEM
-        and asked.startswith(each[: max(_STEM, len(each) - 2)])
-        and abs(len(asked) - len(each)) < 4
-        for each in there
+        len(text) >= _STEM
+        and asked.startswith(text[: max(_STEM, len(text) - 2)])
+        and abs(len(asked) - len(text)) < 4
+        for text in there
     )

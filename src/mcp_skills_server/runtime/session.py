@@ -48,9 +48,9 @@ Progress: TypeAlias = Callable[[float], Awaitable[None]]
 
 THIS_PROCESS: Final = "here"
 _NEAREST: Final = 3
-_MOST_COMMON: Final = 12
+_MAX_COMMON: Final = 12
 """The maximum number of tags, and of groups, suggested by a search without hits."""
-_MOST_OUTPUT: Final = 16 << 20
+_MAX_OUTPUT: Final = 16 << 20
 """The maximum number of bytes of an output file that are read."""
 
 
@@ -173,7 +173,7 @@ class Session(ClosingMixin):
         try:
             tool = dialect.canonical(name)
             if tool not in _CALLS:
-                there = [each for each in _CALLS if each != dialect.RUN or shared.runs_scripts]
+                there = [tool for tool in _CALLS if tool != dialect.RUN or shared.runs_scripts]
                 words = f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
                 return dialect.failure(words)
             # Some clients send null for an optional argument without a value.
@@ -230,8 +230,8 @@ class Session(ClosingMixin):
             names = [name_of(skill, snapshot) for skill in near]
             advice = dialect.nothing_fits(names, _common(tags), _common(groups))
             note = "\n".join(filter(None, (advice, note)))
-        found = first_page([hit.skill for hit in hits], entry_bytes)
-        entries = call.runtime.entries(found, snapshot)
+        page = first_page([hit.skill for hit in hits], entry_bytes)
+        entries = call.runtime.entries(page, snapshot)
         for entry, hit in zip(entries, hits, strict=False):
             if hit.copies:
                 entry["also_at"] = [call.runtime.briefing.location(copy) for copy in hit.copies]
@@ -243,9 +243,9 @@ class Session(ClosingMixin):
         notes = [self._news(call)]
         if call.settings.load_dependencies:
             snapshot = call.runtime.skill_set.snapshot
-            skills = [each.skill for each in active.values() if each.loaded in fresh]
-            found, missing = dependencies_of(snapshot, skills)
-            more = [name_of(skill, snapshot) for skill in found if skill.path not in active]
+            skills = [entry.skill for entry in active.values() if entry.loaded in fresh]
+            needed, missing = dependencies_of(snapshot, skills)
+            more = [name_of(skill, snapshot) for skill in needed if skill.path not in active]
             notes.append(dialect.depends_on(more, missing))
         note = "\n".join(filter(None, notes)) or None
         return self._receipt(active, fresh, client=call.client, note=note)
@@ -292,7 +292,7 @@ class Session(ClosingMixin):
                     f"{dialect.WORKSPACE} is empty: no script of this session has run in this "
                     "process, and its files end with the process"
                 )
-            raw = await in_thread(self._workspace.read, path, _MOST_OUTPUT)
+            raw = await in_thread(self._workspace.read, path, _MAX_OUTPUT)
         except RequestError:
             if self.scripts_at in {"", THIS_PROCESS}:
                 raise
@@ -407,7 +407,7 @@ _CALLS: Final[dict[str, _Call]] = {
 
 def _common(counts: Counter[str]) -> list[str]:
     """Return the most common names; ties are in alphabetical order."""
-    return sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_COMMON]
+    return sorted(counts, key=lambda name: (-counts[name], name))[:_MAX_COMMON]
 
 
 def _part_of(

@@ -44,7 +44,7 @@ class TicketSessions(Sessions):
         identifier, issued, _, names = (*handle.split(".", 3), "", "", "")[:4]
         if self._find_local(identifier, owner) is None:
             tickets = self._ticket(identifier, issued, names), handle
-            expected, given = (each.encode("utf-8", "surrogatepass") for each in tickets)
+            expected, given = (ticket.encode("utf-8", "surrogatepass") for ticket in tickets)
             if owner is not None or not compare_digest(expected, given):  # a pipe has no principals
                 raise UnknownSessionError(handle)
             if abs(time.time() - int(issued, 16)) > IDLE_S:

@@ -20,7 +20,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.telemetry.load import Occupancy
 
-MOST: Final = 4096
+MAX_SESSIONS: Final = 4096
 IDLE_S: Final = 24 * 3600
 
 
@@ -43,14 +43,14 @@ class _OpenSession(NamedTuple):
 
 
 class Sessions:
-    """The open sessions: at most `MOST`, and by default a quarter of them per owner.
+    """The open sessions: at most `MAX_SESSIONS`, and by default a quarter of them per owner.
 
     A session that is unused for `IDLE_S` seconds ends.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._quota = Quota[str]("sessions", MOST, name="runtime-sessions")
+        self._quota = Quota[str]("sessions", MAX_SESSIONS, name="runtime-sessions")
         self._open: OrderedDict[str, _OpenSession] = OrderedDict()
         self._evicted = 0
 
@@ -103,10 +103,10 @@ class Sessions:
 
     def _end_idle(self) -> None:
         over: list[str] = []
-        for handle, each in self._open.items():
-            if time.monotonic() - each.used <= IDLE_S:
+        for handle, session in self._open.items():
+            if time.monotonic() - session.used <= IDLE_S:
                 break
-            if not each.session.calls:
+            if not session.session.calls:
                 over.append(handle)
         for handle in over:
             self.end(handle)
@@ -119,12 +119,12 @@ class Sessions:
 
     def _find_local(self, handle: str, owner: str | None) -> Session | None:
         """Return this owner's open session of this handle from memory, or None."""
-        found = self._open.get(handle)
-        if found is None or found.owner != owner:
+        session = self._open.get(handle)
+        if session is None or session.owner != owner:
             return None
-        if time.monotonic() - found.used > IDLE_S and not found.session.calls:
+        if time.monotonic() - session.used > IDLE_S and not session.session.calls:
             return None
-        return found.session
+        return session.session
 
     def find(self, handle: str, owner: str | None) -> Session:
         """Return the owner's session of this handle, or raise UnknownSessionError."""

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
 _VERSION: Final = 2
-_MOST_SKILLS: Final = 1000
+_MAX_SKILLS: Final = 1000
 _Text: TypeAlias = Annotated[str, Field(max_length=4096)]
 
 
@@ -50,7 +50,7 @@ class SessionRecord(BaseModel):
     version: Annotated[int, Field(ge=_VERSION, le=_VERSION)]
     owner: _Text  # the SHA-256 of the owner, in hex digits; "" for none
     since: FiniteFloat  # the epoch seconds of the list of skills that the model was shown
-    skills: Annotated[tuple[_Text, ...], Field(max_length=_MOST_SKILLS)]  # paths, the latest last
+    skills: Annotated[tuple[_Text, ...], Field(max_length=_MAX_SKILLS)]  # paths, the latest last
     scripts_at: _Text = ""  # the process of the latest script, whose machine has the output files
 
 

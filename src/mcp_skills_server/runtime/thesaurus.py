@@ -16,9 +16,9 @@ from mcp_skills_server.runtime.search_text import words_of
 _ENDING: Final = 3
 """The longest inflectional ending that is ignored, in letters: plurals, cases and tenses."""
 _LONG: Final = 5
-_LONGEST: Final = 40
+_MAX_LENGTH: Final = 40
 """The maximum number of letters of a word that is looked up; the cost is quadratic in these."""
-_SHORTEST_PART: Final = 5
+_MIN_PART: Final = 5
 """The minimum number of letters of a part of a compound."""
 
 
@@ -52,7 +52,7 @@ class Thesaurus:
         """
         for start, word in enumerate(words):
             numbers = self._of(word)
-            if not numbers and parts and 2 * _SHORTEST_PART <= len(word) <= _LONGEST:
+            if not numbers and parts and 2 * _MIN_PART <= len(word) <= _MAX_LENGTH:
                 numbers = self._of_parts(word)
             for phrase, number in self._phrases.get(word, ()):
                 if words[start : start + len(phrase)] == phrase:
@@ -61,7 +61,7 @@ class Thesaurus:
                 yield f"c{number}x"
 
     def _of(self, word: str) -> tuple[int, ...]:
-        if len(word) > _LONGEST:
+        if len(word) > _MAX_LENGTH:
             return ()
         numbers = self._words.get(word, ())
         if not numbers and len(word) > _LONG:
@@ -77,13 +77,13 @@ class Thesaurus:
         return numbers
 
     def _of_parts(self, word: str) -> tuple[int, ...]:
-        for cut in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
+        for cut in range(_MIN_PART, len(word) - _MIN_PART + 1):
             first, second = self._of(word[:cut]), self._of(word[cut:])
             if first and second:
                 return first + second
-        for cut in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
-            if found := self._of(word[:cut]) or self._of(word[cut:]):
-                return found
+        for cut in range(_MIN_PART, len(word) - _MIN_PART + 1):
+            if synonyms := self._of(word[:cut]) or self._of(word[cut:]):
+                return synonyms
         return ()
 
 

@@ -17,7 +17,7 @@ from mcp_skills_server.model import Skill, printable
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-_MOST_SHOWN: Final = 400
+_MAX_SHOWN: Final = 400
 """The maximum number of characters of a validation error that are shown."""
 _SUGGESTED: Final = 3
 _SHOWN_PATHS: Final = 40
@@ -77,10 +77,10 @@ def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
             text = text.replace(repr(error.instance), shown, 1)
     except RecursionError:
         return f"The arguments are nested too deeply. {tool} takes: {taken}"
-    place = printable(".".join(map(str, error.absolute_path)))[:100]
-    if len(text) > _MOST_SHOWN:  # jsonschema puts the value first and the reason last
-        half = _MOST_SHOWN // 2
+    where = printable(".".join(map(str, error.absolute_path)))[:100]
+    if len(text) > _MAX_SHOWN:  # jsonschema puts the value first and the reason last
+        half = _MAX_SHOWN // 2
         text = f"... {text[-half:]} ({error.validator}: {str(error.validator_value)[:half]})"
-    if place:
-        text = f"Argument {place}: {text}"
+    if where:
+        text = f"Argument {where}: {text}"
     return f"{text}. {tool} takes: {taken}"

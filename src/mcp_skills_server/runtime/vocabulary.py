@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_LONGEST: Final = 40
+_MAX_LENGTH: Final = 40
 """The maximum number of letters of a word that are compared."""
 _PART: Final = 6
 """The minimum number of letters of a word that matches as a part of another."""
 _RARE: Final = 4
 """The number of a word's rarest n-grams that are looked up, as common ones are in most words."""
-_MOST_CANDIDATES: Final = 60
+_MAX_CANDIDATES: Final = 60
 """The maximum number of candidates that a word is compared with."""
 MIN_SIMILARITY: Final = 0.6
 """The minimum Dice coefficient of the n-grams of two forms of a word."""
@@ -47,7 +47,7 @@ class Vocabulary:
         self._rare = (
             f"SELECT term FROM {table}_ngrams WHERE term IN (%s) ORDER BY doc, term LIMIT {_RARE}"  # noqa: S608
         )
-        order = f"ORDER BY bm25({table}), rowid LIMIT {_MOST_CANDIDATES}"
+        order = f"ORDER BY bm25({table}), rowid LIMIT {_MAX_CANDIDATES}"
         self._sharing = f"SELECT rowid FROM {table} WHERE {table} MATCH ? {order}"  # noqa: S608
         self._n = n
         self._counts: Counter[str] = Counter()
@@ -76,7 +76,7 @@ class Vocabulary:
 
     def similar(self, word: str, least: float = MIN_SIMILARITY) -> list[str]:
         """Return up to four similar words: by Dice coefficient (`least`), or one in the other."""
-        word = word[:_LONGEST]
+        word = word[:_MAX_LENGTH]
         ngrams = self._ngrams(word)
         alike: list[tuple[float, str]] = []
         rare = self._db.execute(self._rare % ", ".join("?" * len(ngrams)), ngrams)
@@ -95,7 +95,7 @@ class Vocabulary:
         A word of two joined known words returns these. A word of less than 4 or more than 40
         letters is not corrected.
         """
-        if not 4 <= len(word) <= _LONGEST:
+        if not 4 <= len(word) <= _MAX_LENGTH:
             return []
         for cut in range(2, len(word) - 1):
             parts = [word[:cut], word[cut:]]
@@ -116,8 +116,8 @@ class Vocabulary:
         """Return the words with any of these n-grams, by BM25 rank."""
         if not ngrams:
             return []
-        found = self._db.execute(self._sharing, (" OR ".join(f'"{ngram}"' for ngram in ngrams),))
-        return [self._words[row] for (row,) in found]
+        rows = self._db.execute(self._sharing, (" OR ".join(f'"{ngram}"' for ngram in ngrams),))
+        return [self._words[row] for (row,) in rows]
 
     def _ngrams(self, word: str) -> list[str]:
         """Return the n-grams of a word, padded with "0" at both ends."""

@@ -53,7 +53,7 @@ IsOurs: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
 _INNER: Final = ("_lowlevel_server", "_mcp_server")
 """Private attributes of the SDK's `MCPServer` and of FastMCP with their lowlevel server."""
 _ATTACHED: Final = WeakSet[Server[Any]]()
-_MOST_PAGES: Final = 100
+_MAX_PAGES: Final = 100
 """The maximum pages of another handler's list that are read to collect its names."""
 _THEIRS: Final = "theirs"
 _SKILL: Final = "mcp-skills-server/skill"
@@ -139,9 +139,9 @@ def attach(
 
 
 def _lowlevel(server: object) -> Server[Any]:
-    for found in (server, *(getattr(server, name, None) for name in _INNER)):
-        if isinstance(found, Server):
-            return cast("Server[Any]", found)
+    for candidate in (server, *(getattr(server, name, None) for name in _INNER)):
+        if isinstance(candidate, Server):
+            return cast("Server[Any]", candidate)
     kind = type(server)
     raise TypeError(
         f"attach() does not support {kind.__module__}.{kind.__qualname__}; give it a Server or "
@@ -249,7 +249,7 @@ class MergedHandlers:
             page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
             if key == "resources":  # tools do not wait for the first scan
                 await self._attachment.ready()
-            page[key] = [each for each in page[key] if not self._is_hidden(ctx, key, each)]
+            page[key] = [item for item in page[key] if not self._is_hidden(ctx, key, item)]
             more = page.pop("nextCursor", None)
             if more is not None:
                 page["nextCursor"] = cursors.encode(_THEIRS, str(more))
@@ -276,11 +276,11 @@ class MergedHandlers:
         taken = frozenset[str]()
         if key in {"tools", "prompts"}:
             taken = await self._names(ctx, method, key, "name")
-        for name in sorted(taken & {each["name"] for each in mine[key]}):
+        for name in sorted(taken & {item["name"] for item in mine[key]}):
             kind = f"{key.removesuffix('s')} {name}"
             remedy = f"rename it, or attach with Settings({key}=False)"
             self._warn(f"the server's own {kind} hides that of the skills; {remedy}")
-        return mine | {key: [each for each in mine[key] if each["name"] not in taken]}
+        return mine | {key: [item for item in mine[key] if item["name"] not in taken]}
 
     def _warn(self, words: str) -> None:
         if words not in self._warned:
@@ -312,7 +312,7 @@ class MergedHandlers:
         result = await self._call_ours(_CALL, ctx, params)
         active = result.get("structuredContent", {}).get("active_skills")
         if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
-            loaded = {each["location"]: each["name"] for each in active}
+            loaded = {entry["location"]: entry["name"] for entry in active}
             named: list[str] = []
             for tool in sorted(await self._names(ctx, *_TOOLS)):
                 skill = self._skill_of(ctx, tool)
@@ -365,9 +365,9 @@ class MergedHandlers:
             return frozenset()
         names: set[str] = set()
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = _as_dict(await entry.handler(ctx, types.PaginatedRequestParams(cursor=cursor)))
-            names |= {str(each[field]) for each in page.get(key, [])}
+            names |= {str(entry[field]) for entry in page.get(key, [])}
             cursor = page.get("nextCursor")
             if cursor is None:
                 break

@@ -250,10 +250,10 @@ class Attachment:
 
         @cache
         def left_to(skill_set: SkillSet) -> list[Notice]:
-            found = self._notices(skill_set.filter_changes(changes))
+            notices = self._notices(skill_set.filter_changes(changes))
             if tools_are_same:
-                found = [each for each in found if each != _TOOLS]
-            return found
+                notices = [notice for notice in notices if notice != _TOOLS]
+            return notices
 
         self._notify(lambda who: left_to(self.views.of(who)))
 
@@ -283,12 +283,12 @@ class Attachment:
 
     def _notices_between(self, old: Permissions, new: Permissions) -> list[Notice]:
         """Return the notices for a principal whose permissions change from `old` to `new`."""
-        found = self._notices(self.views.difference(old, new))
-        if self.settings.tools and _TOOLS not in found:
+        notices = self._notices(self.views.difference(old, new))
+        if self.settings.tools and _TOOLS not in notices:
             sets = self.views.granted(old), self.views.granted(new)
             if self.tools.tool_variants(sets[0]) != self.tools.tool_variants(sets[1]):
-                found.append(_TOOLS)
-        return found
+                notices.append(_TOOLS)
+        return notices
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:
@@ -311,7 +311,9 @@ def server_features(
         uris: of its own resources.
     """
     if attachment.settings.tools:
-        tools |= {str(each["name"]) for each in attachment.tools.definitions(view.skill_set)}
+        tools |= {
+            str(definition["name"]) for definition in attachment.tools.definitions(view.skill_set)
+        }
     if attachment.settings.prompts:
         others = prompts.Names(view, attachment.settings, others)
     return Served(tools=tools, prompts=others, resources=uris)

@@ -67,7 +67,7 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
             return None
         return f"{name} must be {_TYPE_NAMES[shape]}"
     if isinstance(shape, tuple):
-        reasons = [shape_error(value, each, name) for each in shape]
+        reasons = [shape_error(value, option, name) for option in shape]
         if None in reasons:
             return None
         return " or ".join(dict.fromkeys(filter(None, reasons)))
@@ -79,7 +79,7 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
         if not isinstance(value, list):
             return f"{name} must be an array"
         items = cast("list[Any]", value)
-        return _first(shape_error(each, shape[0], f"{name}[{i}]") for i, each in enumerate(items))
+        return _first(shape_error(item, shape[0], f"{name}[{i}]") for i, item in enumerate(items))
     if not isinstance(value, dict):
         return f"{name} must be an object"
     fields = cast("dict[str, Any]", value)
@@ -89,8 +89,10 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
 def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
     plain = key.removesuffix("?")
     if plain == "*":
-        given = {at: each for at, each in fields.items() if each is not None or plain == key}
-        return _first(shape_error(each, shape, f"{name}.{at[:100]}") for at, each in given.items())
+        given = {at: value for at, value in fields.items() if value is not None or plain == key}
+        return _first(
+            shape_error(value, shape, f"{name}.{at[:100]}") for at, value in given.items()
+        )
     if plain != key and fields.get(plain) is None:
         return None
     if plain in fields:
@@ -99,7 +101,7 @@ def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -
 
 
 def _first(reasons: Any) -> str | None:
-    return next((each for each in reasons if each is not None), None)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 _CLIENT_INFO: Final[Shape] = {"name": str, "version": str}

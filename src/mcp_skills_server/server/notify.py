@@ -34,13 +34,13 @@ from mcp_skills_server.telemetry.load import Occupancy
 
 logger = logging.getLogger(__name__)
 
-MOST_SUBSCRIPTIONS: Final = 1024
+MAX_SUBSCRIPTIONS: Final = 1024
 """The most resource subscriptions of one client."""
-MOST_WATCHED: Final = 64 * MOST_SUBSCRIPTIONS
+MAX_WATCHED: Final = 64 * MAX_SUBSCRIPTIONS
 """The most resource subscriptions of all legacy clients together."""
-LONGEST_URI: Final = 4096
+MAX_URI: Final = 4096
 """The maximum length of a subscribed URI, in characters."""
-MOST_TEXT: Final = 32 << 10
+MAX_TEXT: Final = 32 << 10
 """The maximum total length of the URIs of one stream, in characters."""
 _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
 """The `_meta` key with the id of a message's stream."""
@@ -49,7 +49,7 @@ _URIS: Final = "resourceSubscriptions"
 
 _REMEMBERED_S: Final = 600.0
 """Seconds for which sent notifications may be repeated: large repositories take minutes."""
-_MOST_REMEMBERED: Final = 256
+_MAX_REMEMBERED: Final = 256
 
 Notice: TypeAlias = "tuple[str, str | None]"
 """A notification method, and the URI of its resource or None."""
@@ -99,13 +99,13 @@ def list_notices(settings: Settings, *, foreign: bool = False) -> dict[str, str]
 
     With `foreign`, include lists that the server to which this is attached may have.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if settings.tools or foreign:
-        found["toolsListChanged"] = runtime.LIST_CHANGED
+        texts["toolsListChanged"] = runtime.LIST_CHANGED
     if settings.prompts or foreign:
-        found["promptsListChanged"] = prompt_dialect.LIST_CHANGED
+        texts["promptsListChanged"] = prompt_dialect.LIST_CHANGED
     return {
-        **found,
+        **texts,
         "resourcesListChanged": resource_dialect.LIST_CHANGED,
         **settings.spoken.notifications,
     }
@@ -121,14 +121,14 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
     if before.keys() != after.keys() or changed & before.keys():
         out += [(method, None) for method in settings.spoken.notifications.values()]
     shown = [
-        {path: resource_dialect.descriptor(skill) for path, skill in each.items()}
-        for each in (before, after)
+        {path: resource_dialect.descriptor(skill) for path, skill in version.items()}
+        for version in (before, after)
     ]
     if shown[0] != shown[1]:
         out.append((resource_dialect.LIST_CHANGED, None))
     served = before.keys() | after.keys()
-    files = [each for each in sorted(changes.files) if each[0] in served]
-    out += [(resource_dialect.UPDATED, uris.uri(*each)) for each in files]
+    files = [file for file in sorted(changes.files) if file[0] in served]
+    out += [(resource_dialect.UPDATED, uris.uri(*file)) for file in files]
     if tools:
         out.append((runtime.LIST_CHANGED, None))
     if settings.prompts and prompts.changed(changes, settings):
@@ -210,7 +210,7 @@ class Notifier:
         self._legacy_queues: dict[NoticeQueue, None] = {}
         self._deliveries: dict[NoticeQueue, asyncio.Task[None]] = {}
         self._streams: dict[NoticeQueue, None] = {}
-        self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
+        self._watched = Quota[tuple[int, str]]("subscriptions", MAX_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -228,8 +228,8 @@ class Notifier:
                 yield
             finally:
                 self._tasks = None
-                for each in self._deliveries.values():
-                    each.cancel()
+                for delivery in self._deliveries.values():
+                    delivery.cancel()
 
     def publish(self, notices: Collection[Notice]) -> None:
         """Queue notices for all clients, without waiting."""
@@ -284,9 +284,9 @@ class Notifier:
 
         def tell() -> None:
             now = client.permissions = self._permissions(principal)
-            for each in before:
-                if each is not None and now is not None and each != now:
-                    client.queue.put(self._between(each, now))
+            for stream in before:
+                if stream is not None and now is not None and stream != now:
+                    client.queue.put(self._between(stream, now))
 
         return tell
 
@@ -301,8 +301,8 @@ class Notifier:
         client = self._client(peer)
         if uri in client.uris:
             return
-        if len(client.uris) >= MOST_SUBSCRIPTIONS:
-            raise RequestError(f"Too many subscriptions: at most {MOST_SUBSCRIPTIONS}")
+        if len(client.uris) >= MAX_SUBSCRIPTIONS:
+            raise RequestError(f"Too many subscriptions: at most {MAX_SUBSCRIPTIONS}")
         # busy: a subscription is never evicted silently
         self._watched.claim((id(client), uri), owner, is_busy=lambda _: True)
         client.uris.add(uri)
@@ -363,12 +363,12 @@ class Notifier:
         URIs that can never identify a resource here are omitted.
         """
         asked = dict.fromkeys(requested.get(_URIS) or ())
-        short = [uri for uri in asked if len(uri) <= LONGEST_URI]
+        short = [uri for uri in asked if len(uri) <= MAX_URI]
         watched = [uri for uri in short if self.relays or uris.segments(uri) is not None]
-        if len(watched) > MOST_SUBSCRIPTIONS:
-            raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
-        if sum(map(len, watched)) > MOST_TEXT:
-            most = f"at most {MOST_TEXT:,} characters in all"
+        if len(watched) > MAX_SUBSCRIPTIONS:
+            raise RequestError(f"Too many resource subscriptions: at most {MAX_SUBSCRIPTIONS}")
+        if sum(map(len, watched)) > MAX_TEXT:
+            most = f"at most {MAX_TEXT:,} characters in all"
             raise RequestError(f"The URIs of resourceSubscriptions are too long: {most}")
         served = list_notices(self._settings, foreign=self.relays)
         # X-12
@@ -413,7 +413,7 @@ class RecentNotifications:
 
     def __init__(self, announce: Callable[[], object]) -> None:
         self._announce = announce
-        self._notified: deque[tuple[float, Callable[[], None]]] = deque(maxlen=_MOST_REMEMBERED)
+        self._notified: deque[tuple[float, Callable[[], None]]] = deque(maxlen=_MAX_REMEMBERED)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, notify: Callable[[], None], *, announced: bool = True) -> None:

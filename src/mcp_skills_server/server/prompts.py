@@ -15,13 +15,13 @@ from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import MAX_PATH, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server import requests
 from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 
 _CURSOR: Final = "prompts"
-_MOST_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 
 
 async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -60,7 +60,7 @@ async def get_prompt(
     target, given = str(params["name"]), requests.given_arguments(params)
     skill = _find(view.snapshot, settings, target)
     body = await view.body(skill)
-    name = identity.name_of(skill, view.snapshot, prompts.LEAST)
+    name = identity.name_of(skill, view.snapshot, prompts.MIN_STANDING)
     values = arguments.values_of(_declared(skill), given, name)
     typed = arguments.typed_values(skill.frontmatter, values)
     if _is_free(skill):
@@ -71,7 +71,7 @@ async def get_prompt(
         text = prompts.load_prompt(skill, name, given)
         return prompts.prompt_result(skill, text, [], readable=False)
     files = sep2076.files(skill, body.linked)[: len(body.linked)]
-    linked = [each for each in files if isinstance(each, dict)]
+    linked = [file for file in files if isinstance(file, dict)]
     directory = root_dir and root_dir(skill)
     message = prompts.instructions(skill, name, text, words, directory)
     return prompts.prompt_result(skill, message, linked, readable=skill.standing >= settings.least)
@@ -84,7 +84,10 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
         RequestError: the prompt or its argument does not exist.
     """
     name, wanted = str(params["ref"]["name"]), params["argument"]
-    declared = {str(each["name"]): each for each in _declared(_find(view.snapshot, settings, name))}
+    declared = {
+        str(argument["name"]): argument
+        for argument in _declared(_find(view.snapshot, settings, name))
+    }
     argument = declared.get(wanted["name"])
     if argument is None:
         asked = clipped(wanted["name"])
@@ -106,7 +109,7 @@ class Names(NamedTuple):
             return isinstance(name, str)
         snapshot = self.view.snapshot
         skill = prompt_of(snapshot, self.settings, name)
-        return skill is not None and identity.name_of(skill, snapshot, prompts.LEAST) == name
+        return skill is not None and identity.name_of(skill, snapshot, prompts.MIN_STANDING) == name
 
 
 def changed(changes: Changes, settings: Settings) -> bool:
@@ -121,7 +124,7 @@ def _page(
 ) -> Page:
     offered = _offered(snapshot, settings, after)
     if elsewhere is not None:
-        offered = (each for each in offered if each.standing < elsewhere)
+        offered = (skill for skill in offered if skill.standing < elsewhere)
     page = list(islice(offered, settings.prompt_page_size))
     kept = first_page(page, entry_bytes)
     more = None
@@ -131,7 +134,7 @@ def _page(
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
-    context = EntryContext(skill, snapshot, prompts.LEAST, Served())
+    context = EntryContext(skill, snapshot, prompts.MIN_STANDING, Served())
     return prompts.descriptor(skill, sep2076.entry(context))
 
 
@@ -147,7 +150,7 @@ def _declared(skill: Skill) -> list[dict[str, Json]]:
 
 def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Iterator[Skill]:
     """Yield the skills that are prompts, in path order, after the path `after`."""
-    paths = snapshot.paths(prompts.LEAST)
+    paths = snapshot.paths(prompts.MIN_STANDING)
     for position in range(0 if after is None else bisect_right(paths, after), len(paths)):
         skill = snapshot.skills[paths[position]]
         if prompts.is_offered(skill, settings.prompt_choice):
@@ -156,7 +159,7 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 
 def prompt_of(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
     """Return the prompt with this name or skill path, or None."""
-    skill = identity.lookup(snapshot, name, prompts.LEAST)
+    skill = identity.lookup(snapshot, name, prompts.MIN_STANDING)
     if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
         return skill
     return None
@@ -171,11 +174,15 @@ def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
     skill = prompt_of(snapshot, settings, name)
     if skill is not None:
         return skill
-    alike = [snapshot.skills[path] for path in snapshot.named(name[:LONGEST_PATH], prompts.LEAST)]
-    offered = [each for each in alike if prompts.is_offered(each, settings.prompt_choice)]
-    shown = list(islice(offered or _offered(snapshot, settings, None), _MOST_NAMED + 1))
-    known = [identity.name_of(each, snapshot, prompts.LEAST) for each in shown[:_MOST_NAMED]]
+    alike = [
+        snapshot.skills[path] for path in snapshot.named(name[:MAX_PATH], prompts.MIN_STANDING)
+    ]
+    offered = [skill for skill in alike if prompts.is_offered(skill, settings.prompt_choice)]
+    shown = list(islice(offered or _offered(snapshot, settings, None), _MAX_NAMED + 1))
+    known = [
+        identity.name_of(skill, snapshot, prompts.MIN_STANDING) for skill in shown[:_MAX_NAMED]
+    ]
     more = ""
-    if len(shown) > _MOST_NAMED:
+    if len(shown) > _MAX_NAMED:
         more = " and more"
     raise RequestError(f"Unknown prompt: {name[:200]!r}; known: {', '.join(known) or 'none'}{more}")

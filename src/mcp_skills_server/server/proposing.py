@@ -21,7 +21,7 @@ from mcp_skills_server.runtime.tool_arguments import invalid_arguments
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
 
-_MOST_LISTED: Final = 50
+_MAX_LISTED: Final = 50
 
 
 class ProposalTools:
@@ -59,8 +59,10 @@ class ProposalTools:
             return runtime.failure(str(error))
 
     def _list(self, principal: str) -> runtime.ToolResult:
-        own = [each.as_json() for each in self._store.list() if each.principal == principal]
-        return runtime.proposal_list(own[:_MOST_LISTED])
+        own = [
+            proposal.as_json() for proposal in self._store.list() if proposal.principal == principal
+        ]
+        return runtime.proposal_list(own[:_MAX_LISTED])
 
     def _propose(
         self, given: Mapping[str, Any], view: View, skill: Skill | None, caller: Caller
@@ -98,7 +100,7 @@ def _find_target(shared: Runtime, snapshot: Snapshot, wanted: str) -> Skill | No
     Raises:
         RequestError: several skills have the name.
     """
-    found = shared.locate(snapshot, wanted) or snapshot.skills.get(wanted)
-    if found is not None or not snapshot.named(wanted, Standing.LENIENT):
-        return found
+    skill = shared.locate(snapshot, wanted) or snapshot.skills.get(wanted)
+    if skill is not None or not snapshot.named(wanted, Standing.LENIENT):
+        return skill
     return identity.require(snapshot, wanted, Standing.LENIENT)

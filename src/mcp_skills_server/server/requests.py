@@ -26,7 +26,7 @@ Params: TypeAlias = Mapping[str, Any]
 Result: TypeAlias = dict[str, Any]
 UNREAD_SOURCES: Final = "mcp-skills-server/pending"
 """The key in a list's `_meta` for the names of sources that are still unread."""
-_MOST_PAGES: Final = 32
+_MAX_PAGES: Final = 32
 _pages: Final[OrderedDict[Hashable, Page]] = OrderedDict()
 
 
@@ -154,7 +154,7 @@ def cached_page(snapshot: Snapshot, *key: Hashable) -> Page | None:
 
 def cache_page(page: Page, snapshot: Snapshot, *key: Hashable) -> None:
     """Cache a page in a FIFO of 32, keyed by a weak reference to its snapshot."""
-    if len(_pages) >= _MOST_PAGES:
+    if len(_pages) >= _MAX_PAGES:
         _pages.popitem(last=False)
     _pages[ref(snapshot), *key] = page
 

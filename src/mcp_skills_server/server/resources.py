@@ -12,7 +12,7 @@ from mcp_skills_server.dialects import resources as dialect
 from mcp_skills_server.dialects.runtime import apps
 from mcp_skills_server.errors import NotServedError, RequestError, clipped
 from mcp_skills_server.format import cursors, uris
-from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
+from mcp_skills_server.format.uris import MAX_LENGTH, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Snapshot, Standing
 from mcp_skills_server.runtime.large_answers import limit_large_answers
 from mcp_skills_server.server import requests
@@ -53,10 +53,10 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
     target = str(params["uri"])
     if is_view(settings, target):
         return dialect.contents([apps.content(target, _app())], settings.ttl_ms)
-    found = uris.find(view.snapshot, target, settings.least)
-    if found is None:
+    match = uris.find(view.snapshot, target, settings.least)
+    if match is None:
         raise NotServedError(target)
-    skill, path = found
+    skill, path = match
     async with limit_large_answers(skill.files[path].size, caller.quota_owner):
         raw = await view.read(skill, path)
         return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)
@@ -93,8 +93,8 @@ async def read_directory(view: View, settings: Settings, _: Caller, params: Para
         more = page[-1]
     out: list[Json] = []
     for name in page:
-        place = uri(parts[0], "/".join((*parts[1:], name)))
-        out.append(dialect.child(name, place, children[name]))
+        address = uri(parts[0], "/".join((*parts[1:], name)))
+        out.append(dialect.child(name, address, children[name]))
     return dialect.listing(out, cursors.encode(kind, more), settings.ttl_ms)
 
 
@@ -114,16 +114,16 @@ async def complete(view: View, settings: Settings, _: Caller, params: Params) ->
 
 def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
     """Yield file paths that start with `begun`, or whose skill name does."""
-    if len(begun) > LONGEST:
+    if len(begun) > MAX_LENGTH:
         return
     for path in snapshot.paths(least):
         skill, directory = snapshot.skills[path], uri(path).removeprefix(SCHEME)
         named = skill.name.startswith(begun)
         if named or directory.startswith(begun[: len(directory)]):
             for file_path in skill.files:
-                each = uri(path, file_path).removeprefix(SCHEME)
-                if named or each.startswith(begun):
-                    yield each
+                completed = uri(path, file_path).removeprefix(SCHEME)
+                if named or completed.startswith(begun):
+                    yield completed
 
 
 def canonical(view: View, settings: Settings, target: str) -> str | None:

@@ -27,8 +27,8 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
     if page is None:
         skills, more = requests.page_of(view.snapshot, settings, after)
         subjects = [await _subject(skill, view, settings, caller, dialects) for skill in skills]
-        page = Page([_entry(each, dialects) for each in subjects], more)
-        if all(each.served is _NOTHING for each in subjects):
+        page = Page([_entry(subject, dialects) for subject in subjects], more)
+        if all(subject.served is _NOTHING for subject in subjects):
             requests.cache_page(page, view.snapshot, *key)
     result = listing(page, cursors.encode(_CURSOR, page.more))
     result = with_envelope(settings.spoken.dialects, result, settings.ttl_ms)
@@ -62,13 +62,13 @@ async def _subject(
 ) -> EntryContext:
     """Return a skill with the context of its entry in these dialects."""
     served = _NOTHING
-    if any(each.needs_served(skill) for each in dialects):
+    if any(dialect.needs_served(skill) for dialect in dialects):
         served = await caller.served(view)
     return EntryContext(skill, view.snapshot, settings.least, served)
 
 
 def _entry(context: EntryContext, dialects: Sequence[Dialect]) -> Entry:
     entry: Entry = {}
-    for each in dialects:
-        entry |= each.entry(context)
+    for dialect in dialects:
+        entry |= dialect.entry(context)
     return entry

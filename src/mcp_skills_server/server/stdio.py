@@ -96,20 +96,20 @@ class Connection:
 
     async def _receive(self, line: bytes | None) -> None:
         if line is None:
-            found = jsonrpc.too_long(self._lines.max_line)
+            failure = jsonrpc.too_long(self._lines.max_line)
         else:
-            found = jsonrpc.decode_message(line)
-        if isinstance(found, Message) and found.kind == "request":
-            started = self._session.start(found, LOCAL_REQUESTER, self._send, is_shared=True)
+            failure = jsonrpc.decode_message(line)
+        if isinstance(failure, Message) and failure.kind == "request":
+            started = self._session.start(failure, LOCAL_REQUESTER, self._send, is_shared=True)
             if isinstance(started, PendingRequest):
                 await self._start(started)
                 return
-            found = started
-        if isinstance(found, InvalidMessage):
-            logger.warning("refused a message: %s", found.message, extra=REPEATS)
-            await self._lines.send(found.response + b"\n")
-        elif found.kind == "notification":
-            fields = found.fields
+            failure = started
+        if isinstance(failure, InvalidMessage):
+            logger.warning("refused a message: %s", failure.message, extra=REPEATS)
+            await self._lines.send(failure.response + b"\n")
+        elif failure.kind == "notification":
+            fields = failure.fields
             self._session.receive_notification(fields["method"], fields.get("params") or {})
 
     async def _start(self, request: PendingRequest) -> None:

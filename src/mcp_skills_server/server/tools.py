@@ -95,7 +95,9 @@ class Tools:
         """
         name = str(params.get("name"))
         if runtime.canonical(name) is None and not name.startswith(_TOOL_PREFIX):
-            names = ", ".join(str(each["name"]) for each in self.definitions(view.skill_set))
+            names = ", ".join(
+                str(definition["name"]) for definition in self.definitions(view.skill_set)
+            )
             there = names or "none, since there is no skill"
             raise RequestError(f"Unknown tool: {name[:100]!r}; known: {there}")
         result = await self._call(view, caller, name, requests.given_arguments(params))
@@ -113,8 +115,8 @@ class Tools:
         try:
             async with AsyncExitStack() as opened:
                 changes = tool in _CHANGING_TOOLS
-                found = await self._open_session(opened, handle, caller, changes=changes)
-                session = found or self._sessions.new(self._first_seen_at(caller), shared)
+                opened_session = await self._open_session(opened, handle, caller, changes=changes)
+                session = opened_session or self._sessions.new(self._first_seen_at(caller), shared)
                 result = await session.call(
                     name,
                     given,
@@ -125,7 +127,7 @@ class Tools:
                 )
             has_handle = runtime.SESSION in result.get("structuredContent", {})
             is_kept = has_handle or bool(session.active_skills)
-            if is_kept and found is None:
+            if is_kept and opened_session is None:
                 await self._sessions.add(session, caller.owner, caller.quota_owner)
         except RequestError as error:
             return runtime.failure(str(error))

@@ -33,7 +33,7 @@ _SHARE: Final = 4
 """Minimum pause after a scan, as a multiple of the scan's duration."""
 _MESSAGE_S: Final = 0.2
 """Minimum seconds between two messages, which coalesces an edit of many files."""
-_LONGEST: Final = 512
+_MAX_LENGTH: Final = 512
 _is_scanning: Final = ContextVar("_is_scanning", default=False)
 
 
@@ -137,7 +137,7 @@ class _Throttled:
 
 def _parsed(message: bytes) -> dict[str, str] | None:
     """Return a message's fields, or None if it is malformed."""
-    if len(message) > _LONGEST:
+    if len(message) > _MAX_LENGTH:
         return None
     try:
         said = load_json(message)

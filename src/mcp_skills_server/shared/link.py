@@ -192,8 +192,8 @@ class Link:
         """Cancel the other tasks, which could reconnect, then close the connections."""
         self._publisher = None
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        for each in others:
-            each.cancel()
+        for other in others:
+            other.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         with suppress(Exception):
             await client.aclose()

@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_skills_server.shared.link import ChangedMeanwhileError, FullError, Link, SharedError
 
-MOST_BYTES: Final = 16 << 10
+MAX_BYTES: Final = 16 << 10
 """Maximum size of a record. A longer one is neither written nor read."""
 WHOLE: Final = 65_536
 """Maximum number of records in all groups together."""
@@ -102,16 +102,16 @@ class Records:
 
     def _keys(self, name: str, group: str | None) -> tuple[str, list[str]]:
         member, owner = hashed(name), hashed(group or "")
-        keys = [self._link.key(self._kind, each) for each in (member, f"of:{owner}", "all")]
+        keys = [self._link.key(self._kind, scope) for scope in (member, f"of:{owner}", "all")]
         return member, keys
 
     async def read(self, name: str, group: str | None) -> str | None:
         """Return the text of a record and renew its expiry; None if missing or malformed."""
         member, keys = self._keys(name, group)
-        given = [MOST_BYTES, self._ttl_ms, member]
-        found = await self._link.run(f"reading a {self._kind}", _READ, keys, given)
+        given = [MAX_BYTES, self._ttl_ms, member]
+        record = await self._link.run(f"reading a {self._kind}", _READ, keys, given)
         with suppress(UnicodeDecodeError):
-            return found.decode() if isinstance(found, bytes) else None
+            return record.decode() if isinstance(record, bytes) else None
         return None
 
     async def write(
@@ -127,7 +127,7 @@ class Records:
 
         Args:
             group: the group whose limit applies; None for that of records without one.
-            text: at most `MOST_BYTES` of UTF-8.
+            text: at most `MAX_BYTES` of UTF-8.
             replaces: the text that was read (compare-and-set); None for a new record.
             share: the most records of the group.
 
@@ -137,15 +137,15 @@ class Records:
             SharedError: Redis is unavailable.
         """
         raw = text.encode()
-        if len(raw) > MOST_BYTES:
+        if len(raw) > MAX_BYTES:
             text = "is too long to be shared between replicas; load fewer skills"
             raise SharedError(f"this {self._kind} {text}")
         member, keys = self._keys(name, group)
         before = ""
         if replaces is not None:
             before = hashlib.sha1(replaces.encode(), usedforsecurity=False).hexdigest()
-        place = self._link.key(self._kind, "")
-        given = [raw, before, self._ttl_ms, member, place, share, WHOLE]
+        key = self._link.key(self._kind, "")
+        given = [raw, before, self._ttl_ms, member, key, share, WHOLE]
         done = await self._link.run(f"writing a {self._kind}", _WRITE, keys, given)
         if done == b"changed":
             text = "was changed through another replica meanwhile; call again"

@@ -45,14 +45,14 @@ def is_public(address: str) -> bool:
     judged by the embedded IPv4 address.
     """
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return False
-    if isinstance(found, IPv6Address) and (found.ipv4_mapped or found in _NAT64):
-        found = IPv4Address(int(found) & 0xFFFFFFFF)
-    if isinstance(found, IPv6Address):
-        return found in _PUBLIC_6 and not any(found in network for network in _NOT_PUBLIC_6)
-    return not any(found in network for network in _NOT_PUBLIC_4)
+    if isinstance(ip, IPv6Address) and (ip.ipv4_mapped or ip in _NAT64):
+        ip = IPv4Address(int(ip) & 0xFFFFFFFF)
+    if isinstance(ip, IPv6Address):
+        return ip in _PUBLIC_6 and not any(ip in network for network in _NOT_PUBLIC_6)
+    return not any(ip in network for network in _NOT_PUBLIC_4)
 
 
 def is_loopback(host: str) -> bool:
@@ -60,10 +60,10 @@ def is_loopback(host: str) -> bool:
     address = literal(host)
     if address is None:
         return f".{host.lower().rstrip('.')}".endswith(".localhost")
-    found = ip_address(address)
-    if isinstance(found, IPv6Address) and found.ipv4_mapped:
-        found = found.ipv4_mapped
-    return found.is_loopback
+    ip = ip_address(address)
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
+        ip = ip.ipv4_mapped
+    return ip.is_loopback
 
 
 def literal(host: str) -> str | None:

@@ -35,7 +35,7 @@ LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
 """Limits of an archive that holds many skills; the scan enforces the limits of each skill."""
 _CHECK_S: Final = 1.0
 """Seconds between two polls, each of which costs one `stat`."""
-_MOST_BYTES: Final = LIMITS.bytes + (64 << 20)
+_MAX_BYTES: Final = LIMITS.bytes + (64 << 20)
 
 
 class Archive(Source):
@@ -63,19 +63,19 @@ class Archive(Source):
         yield plan
 
     def _resolve(self) -> Revision:
-        found = os.stat(self.origin)
+        status = os.stat(self.origin)
         if self.settings.output is None:
             make_own(self.place)  # a cleaner of old temporary files may have removed it
         raw = None
-        if signature(found) != self._seen:
+        if signature(status) != self._seen:
             raw = self._read()
-            self._seen, self._digest = signature(found), hashlib.sha256(raw).hexdigest()
+            self._seen, self._digest = signature(status), hashlib.sha256(raw).hexdigest()
         return Revision(self._digest, _CHECK_S, raw)
 
     def _read(self) -> bytes:
-        raw, _ = read_regular(self.origin, _MOST_BYTES)  # never blocks, even on a FIFO
-        if len(raw) > _MOST_BYTES:
-            raise ArchiveRefusedError(f"it has more than {_MOST_BYTES:,} bytes")
+        raw, _ = read_regular(self.origin, _MAX_BYTES)  # never blocks, even on a FIFO
+        if len(raw) > _MAX_BYTES:
+            raise ArchiveRefusedError(f"it has more than {_MAX_BYTES:,} bytes")
         return raw
 
     def _plan(self, revision: Revision) -> Plan:
@@ -91,9 +91,9 @@ class Archive(Source):
         # Only warn: an archive of a repository has such files, and is not signed as a whole.
         warnings = (f"left out what is never served: {summarize(left_out)}",) if left_out else ()
         units: list[Unit] = []
-        for place, found in skills.items():
-            name = place or root_name(found, [Path(self.origin).name.partition(".")[0]]) or "skill"
-            units.append(Unit("", name, (name,), item=found))
+        for folder, skill in skills.items():
+            name = folder or root_name(skill, [Path(self.origin).name.partition(".")[0]]) or "skill"
+            units.append(Unit("", name, (name,), item=skill))
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         return Plan(units, fetching(self._fetch), index, is_atomic=True, is_one=True)
 

@@ -57,10 +57,10 @@ class CacheFolder:
         used = self.path / _USED
         try:
             with _alone(cache):
-                for each in (self.path.parent, self.path):
-                    make_own(each)
-                for each in (used, self.skills):
-                    each.mkdir(exist_ok=True)
+                for folder in (self.path.parent, self.path):
+                    make_own(folder)
+                for folder in (used, self.skills):
+                    folder.mkdir(exist_ok=True)
                 _is_leased(self.path)
                 self._use = FileLock(used / f"{os.getpid()}-{uuid.uuid4().hex[:8]}", timeout=0)
                 self._use.acquire()
@@ -97,15 +97,15 @@ class PrivateFolder:
 def trim(cache: Path, most_bytes: int) -> None:
     """Evict the least recently used unleased folders until the cache has at most `most_bytes`."""
     with suppress(OSError, Timeout):
-        own = [each for each in cache.iterdir() if not each.is_symlink()]
-        kinds = [each for each in own if _PLAIN.fullmatch(each.name)]
+        own = [kind for kind in cache.iterdir() if not kind.is_symlink()]
+        kinds = [kind for kind in own if _PLAIN.fullmatch(kind.name)]
         for left in (left for kind in kinds for left in kind.glob(f"{_GONE}*")):
             shutil.rmtree(left, ignore_errors=True)  # a process was killed while removing it
         # Only marked folders: the user may have named a cache directory with other content.
         marked = [used.parent for kind in kinds for used in kind.glob(f"*/{_USED}")]
         sizes = {folder: _size(folder) for folder in marked if not folder.is_symlink()}
         total = sum(sizes.values())
-        for folder in sorted(sizes, key=lambda each: (each / _USED).stat().st_mtime):
+        for folder in sorted(sizes, key=lambda path: (path / _USED).stat().st_mtime):
             if total <= most_bytes:
                 break
             gone = _take_away(cache, folder)
@@ -121,13 +121,13 @@ def make_own(folder: Path) -> None:
     The check matters, because its name is predictable and its contents are served.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = os.lstat(folder)
-    if sys.platform != "win32" and found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):
-        mode = stat.S_IMODE(found.st_mode)
+    status = os.lstat(folder)
+    if sys.platform != "win32" and status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode):
+        mode = stat.S_IMODE(status.st_mode)
         if mode != mode & 0o755:  # a needless chmod would count as a change of the folder
             os.chmod(folder, mode & 0o755)
-            found = os.lstat(folder)
-    reason = untrusted_reason(found) if stat.S_ISDIR(found.st_mode) else "is no folder"
+            status = os.lstat(folder)
+    reason = untrusted_reason(status) if stat.S_ISDIR(status.st_mode) else "is no folder"
     if reason:
         raise OSError(errno.EPERM, f"it {reason}")
 

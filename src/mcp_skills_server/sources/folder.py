@@ -144,19 +144,19 @@ class FetchedFolder:
 
         Files with the recorded stat signatures are not read; otherwise all are hashed.
         """
-        place = f"{self.directory}/{name}"
-        if not os.path.lexists(place):
+        tree_path = f"{self.directory}/{name}"
+        if not os.path.lexists(tree_path):
             return SkillState.ABSENT, None
         record = read_record(self.directory, name) if recorded is None else recorded.get(name)
         if record is None:
             return SkillState.FOREIGN, None
-        found = _tree(place)
-        if found is None:
+        tree = _tree(tree_path)
+        if tree is None:
             return SkillState.EDITED, record
-        stats = {path: signature(status) for path, status in found.items()}
+        stats = {path: signature(status) for path, status in tree.items()}
         if record.stats and stats == record.stats:
             return SkillState.KEPT, record
-        digests = {path: _file_digest(f"{place}/{path}") for path in found}
+        digests = {path: _file_digest(f"{tree_path}/{path}") for path in tree}
         for known, state in ((record.files, SkillState.KEPT), (record.former, SkillState.FORMER)):
             if known is not None and _same(digests, known):
                 return state, record
@@ -179,12 +179,12 @@ class FetchedFolder:
         if names is None:
             names = {*os.listdir(self.directory)} - {STATE_DIR}
         statuses: list[os.stat_result] = []
-        for place in (f"{self.directory}/{name}" for name in outermost(names)):
-            if os.path.lexists(place):
-                found = _tree(place)
-                if not found:  # empty, or no folder
+        for path in (f"{self.directory}/{name}" for name in outermost(names)):
+            if os.path.lexists(path):
+                tree = _tree(path)
+                if not tree:  # empty, or no folder
                     return None
-                statuses += found.values()
+                statuses += tree.values()
         changed = max((max(it.st_mtime_ns, it.st_ctime_ns) for it in statuses), default=0)
         return Extent(len(statuses), sum(it.st_size for it in statuses), changed)
 
@@ -236,27 +236,27 @@ class FetchedFolder:
         Return the error of each skill that failed, by name; its path is unchanged.
         """
         failed: dict[str, ConflictError | OSError] = {}
-        left = {each.name: each for each in staged}
+        left = {unit.name: unit for unit in staged}
 
         def attempt(step: Callable[[Staged], None]) -> None:
-            for each in list(left.values()):
+            for swapped in list(left.values()):
                 try:
-                    step(each)
+                    step(swapped)
                 except (ConflictError, OSError) as error:
-                    failed[each.name] = error
-                    del left[each.name]
+                    failed[swapped.name] = error
+                    del left[swapped.name]
 
         attempt(self._check_still)
-        sync_paths([path for each in left.values() for path in (each.record, *_parts(each.tree))])
+        sync_paths([path for unit in left.values() for path in (unit.record, *_parts(unit.tree))])
         # Records first: a skill without one would count as local or foreign.
-        attempt(lambda each: os.replace(each.record, self._record_path(each.name)))
+        attempt(lambda unit: os.replace(unit.record, self._record_path(unit.name)))
         sync_path(self._records)
         attempt(self._swap)
         sync_path(self.directory)
-        for each in staged:
+        for unit in staged:
             # otherwise nothing of it is left on the stage
-            if each.name in failed or each.state is not SkillState.ABSENT:
-                self._discard(each.name)
+            if unit.name in failed or unit.state is not SkillState.ABSENT:
+                self._discard(unit.name)
         return failed
 
     def _check_still(self, staged: Staged) -> None:
@@ -265,21 +265,21 @@ class FetchedFolder:
 
     def _swap(self, staged: Staged) -> None:
         """Rename a staged skill into place, and its predecessor to the stage, until `_discard`."""
-        place = f"{self.directory}/{staged.name}"
+        path = f"{self.directory}/{staged.name}"
         old = f"{self._stage}/{_OLD}{record_key(staged.name)}"
         occupied = staged.state is not SkillState.ABSENT
         self._changed.add(staged.name)
         if occupied:
-            os.rename(place, old)
+            os.rename(path, old)
         elif "/" in staged.name:
-            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            if os.path.lexists(place):  # rename would replace an empty directory
-                raise ConflictError(f"{printable(place)} appeared meanwhile")
-            os.rename(staged.tree, place)
+            if os.path.lexists(path):  # rename would replace an empty directory
+                raise ConflictError(f"{printable(path)} appeared meanwhile")
+            os.rename(staged.tree, path)
         except BaseException:
-            if occupied and not os.path.lexists(place):
-                os.rename(old, place)
+            if occupied and not os.path.lexists(path):
+                os.rename(old, path)
             raise
 
     def _discard(self, name: str) -> None:
@@ -320,10 +320,10 @@ class FetchedFolder:
             prefix = todo.pop()
             with suppress(OSError), os.scandir(self.directory / prefix) as entries:
                 for entry in entries:
-                    place = prefix + entry.name
-                    if place in above and entry.is_dir(follow_symlinks=False):
-                        todo.append(f"{place}/")
-                    elif place not in names and place != STATE_DIR:
+                    name = prefix + entry.name
+                    if name in above and entry.is_dir(follow_symlinks=False):
+                        todo.append(f"{name}/")
+                    elif name not in names and name != STATE_DIR:
                         yield Path(entry.path)
 
     def remove_others(self, names: Collection[str]) -> None:
@@ -338,29 +338,32 @@ class FetchedFolder:
 
     def _make(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        for each in (self._stage.parent, self._stage, self._records, self._indexes):
+        for folder in (self._stage.parent, self._stage, self._records, self._indexes):
             with suppress(FileExistsError):
-                each.mkdir()
-            if not stat.S_ISDIR(os.lstat(each).st_mode):
-                raise UsageError(f"{printable(str(each))} is no folder; move it away")
-        for each in (self._records, self._indexes):
+                folder.mkdir()
+            if not stat.S_ISDIR(os.lstat(folder).st_mode):
+                raise UsageError(f"{printable(str(folder))} is no folder; move it away")
+        for folder in (self._records, self._indexes):
             with suppress(OSError):  # some file systems have no modes
-                os.chmod(each, 0o700)  # a URL may hold a secret
+                os.chmod(folder, 0o700)  # a URL may hold a secret
 
     def _recover(self) -> None:
         """Roll back what a killed process left."""
         left = list(self._stage.iterdir())
         names: dict[str, str] = {}
-        if any(each.name.startswith(_OLD) for each in left):
-            names = {record_key(each.name): each.name for each in read_records(self.directory)}
-        for each in left:
-            key = each.name.removeprefix(_OLD)
+        if any(entry.name.startswith(_OLD) for entry in left):
+            names = {
+                record_key(read_record.name): read_record.name
+                for read_record in read_records(self.directory)
+            }
+        for entry in left:
+            key = entry.name.removeprefix(_OLD)
             target = self.directory / names.get(key, key)
-            if each.name.startswith(_OLD) and not os.path.lexists(target):
+            if entry.name.startswith(_OLD) and not os.path.lexists(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                os.rename(each, target)
+                os.rename(entry, target)
             else:
-                self._clear(each)
+                self._clear(entry)
 
     def _record_path(self, name: str) -> str:
         return f"{self._records}/{record_key(name)}.json"
@@ -370,7 +373,7 @@ def folder_stamp(directory: Path) -> Sequence[str]:
     """Return a stamp that changes when a process fetches into the folder; () if it is missing."""
     try:
         with os.scandir(directory / INDEXES) as entries:
-            indexes = [f"{each.name} {signature(os.lstat(each))}" for each in entries]
+            indexes = [f"{entry.name} {signature(os.lstat(entry))}" for entry in entries]
         return signature(os.stat(directory)), *sorted(indexes)
     except OSError:
         return ()
@@ -388,24 +391,24 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
         raise ConflictError("it was edited there, and stays; --force replaces it")
 
 
-def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    if any(found.get(path) != digest for path, digest in known.items()):
+def _same(tree: Mapping[str, str], known: Mapping[str, str]) -> bool:
+    if any(tree.get(path) != digest for path, digest in known.items()):
         return False
-    return all(_BY_PRODUCTS & {*path.split("/")} for path in found.keys() - known.keys())
+    return all(_BY_PRODUCTS & {*path.split("/")} for path in tree.keys() - known.keys())
 
 
 # Trees of files
 
 
-def _tree(place: str) -> dict[str, os.stat_result] | None:
+def _tree(top: str) -> dict[str, os.stat_result] | None:
     """Return each file's stat result by path, or None if there is a link or special file."""
-    if not stat.S_ISDIR(os.lstat(place).st_mode):
+    if not stat.S_ISDIR(os.lstat(top).st_mode):
         return None
     out: dict[str, os.stat_result] = {}
     todo = [""]
     while todo:
         prefix = todo.pop()
-        with os.scandir(f"{place}/{prefix}") as entries:
+        with os.scandir(f"{top}/{prefix}") as entries:
             for entry in entries:
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):

@@ -45,7 +45,7 @@ def is_skill_md(path: str) -> bool:
 
 def _owner(path: str, folders: Collection[str], *, hidden: bool) -> str | None:
     """Return the outermost of these folders that contains a file, None if none or not scanned."""
-    folder = next((each for each in above(path.rpartition("/")[0]) if each in folders), None)
+    folder = next((parent for parent in above(path.rpartition("/")[0]) if parent in folders), None)
     parts = filter(None, (folder or "").split("/"))
     if not all(is_entered(part, hidden=hidden) for part in parts):
         return None

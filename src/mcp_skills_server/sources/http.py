@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 UNSAID_S: Final = 300.0
 """Seconds between two requests for an index without cache headers, or after a failure."""
-LONGEST_S: Final = 86_400.0
+MAX_S: Final = 86_400.0
 """Maximum freshness, so that a mistaken header cannot freeze a copy for years."""
 _KEEP_ALIVE_S: Final = 4.0
 """Shorter than most servers' keep-alive, so that few connections close just before use."""
@@ -196,13 +196,13 @@ class HttpClient:
                     if content is not None:
                         raise
                     stream = await stack.enter_async_context(asked())
-                found = _joined(stream.headers)
+                answered = _joined(stream.headers)
                 is_success = 200 <= stream.status < 300
                 most = max_bytes if is_success else max_error_bytes
                 body = b""
                 if method != "HEAD" and (is_success or most):
-                    body = await self._read(shown(url), most, found, stream)
-            return Response(stream.status, url, found, body)
+                    body = await self._read(shown(url), most, answered, stream)
+            return Response(stream.status, url, answered, body)
         except httpcore2.TimeoutException:
             raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
         except (httpcore2.ProtocolError, httpcore2.ReadError) as error:
@@ -288,10 +288,10 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Connect to the first address of the host that answers, if all of them are allowed."""
-        found = (await self._addresses(host, port, timeout))[:_MAX_ADDRESSES]
-        each_s = None if timeout is None else timeout / max(1, len(found))
+        addresses = (await self._addresses(host, port, timeout))[:_MAX_ADDRESSES]
+        each_s = None if timeout is None else timeout / max(1, len(addresses))
         failed: Exception = httpcore2.ConnectError(f"the name {host} has no address")
-        for address in found:
+        for address in addresses:
             try:
                 return await self._plain.connect_tcp(
                     address, port, each_s, local_address, socket_options
@@ -304,15 +304,15 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         """Resolve a host; raise UnacceptableError if any of its addresses is not allowed."""
         try:
             with anyio.fail_after(timeout):
-                found = await resolve(host, port)
+                infos = await resolve(host, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout(f"no address for {host}") from None
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError(f"the name {host} cannot be resolved") from None
-        for address in found:
+        for address in infos:
             if not self._private and not is_public(address):
                 raise _not_public(host, address)
-        return found
+        return infos
 
 
 class Downloader(HttpClient):
@@ -339,14 +339,14 @@ class Downloader(HttpClient):
             SourceError: as `check_status` and `HttpClient.request`.
         """
         headers = {"Accept": accept, **(validators or {})}
-        found = await self.request("GET", url, headers, self._allow, max_bytes=most)
-        if found.status in _NEEDS_PERMISSION:
-            named = shown(found.url)
+        response = await self.request("GET", url, headers, self._allow, max_bytes=most)
+        if response.status in _NEEDS_PERMISSION:
+            named = shown(response.url)
             raise UnacceptableError(
-                f"{named} asks for permission (status {found.status}); --token-env sends a token"
+                f"{named} asks for permission (status {response.status}); --token-env sends a token"
             )
-        check_status(found, {200, 304} if validators else {200})
-        return found
+        check_status(response, {200, 304} if validators else {200})
+        return response
 
     def _allow(self, url: str) -> Hop:
         there, named = wellknown.origin(url), shown(url)
@@ -368,8 +368,8 @@ class Downloader(HttpClient):
 
 async def resolve(host: str, port: int) -> list[str]:
     """Resolve a host to its addresses with the system resolver; raise OSError for none."""
-    found = await anyio.getaddrinfo(host, port, type=1)  # SOCK_STREAM
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    infos = await anyio.getaddrinfo(host, port, type=1)  # SOCK_STREAM
+    return list(dict.fromkeys(str(address[0]) for *_, address in infos))
 
 
 def redirect_target(url: str, headers: Mapping[str, str]) -> str:
@@ -411,11 +411,11 @@ def check_now(response: Response) -> None:
 
 
 def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    joined: dict[str, str] = {}
     for raw_name, raw_value in headers:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        found[name] = f"{found[name]}, {value}" if name in found else value
-    return found
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined
 
 
 def _proxy_of(given: str) -> httpcore2.Proxy:
@@ -456,28 +456,28 @@ def _line_of(error: Exception) -> str:
 def _directives(headers: Mapping[str, str]) -> dict[str, str]:
     """Parse Cache-Control into lower-case directives; the first of a repeated one counts."""
     parts = headers.get("cache-control", "").lower().split(",")
-    pairs = [each.strip().partition("=") for each in reversed(parts)]
+    pairs = [part.strip().partition("=") for part in reversed(parts)]
     return {name: value.strip().strip('"') for name, _, value in pairs}
 
 
 def fresh_s(headers: Mapping[str, str], now: float) -> float:
-    """Return the freshness from `now` in seconds, at most `LONGEST_S`.
+    """Return the freshness from `now` in seconds, at most `MAX_S`.
 
     0 if unspecified, for `no-cache` and `no-store`, and for malformed values.
     """
-    found = _directives(headers)
+    directives = _directives(headers)
     life: float | None = None
-    if "no-store" in found or "no-cache" in found:
+    if "no-store" in directives or "no-cache" in directives:
         return 0.0
-    if "max-age" in found:
-        life = _seconds(found["max-age"])
+    if "max-age" in directives:
+        life = _seconds(directives["max-age"])
     elif "expires" in headers:
         # measured from the answer's own date, for our clock may be another
         expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
         life = expires and expires - (date or now)
     if life is None:
         return 0.0
-    return min(max(life - (_seconds(headers.get("age", "")) or 0.0), 0.0), LONGEST_S)
+    return min(max(life - (_seconds(headers.get("age", "")) or 0.0), 0.0), MAX_S)
 
 
 def may_store(headers: Mapping[str, str]) -> bool:
@@ -486,7 +486,7 @@ def may_store(headers: Mapping[str, str]) -> bool:
 
 
 def _seconds(text: str) -> float | None:
-    # 15 digits: a float has no more, and `LONGEST_S` caps the value anyway.
+    # 15 digits: a float has no more, and `MAX_S` caps the value anyway.
     return float(text[:15]) if text.isascii() and text.isdigit() else None
 
 

@@ -76,9 +76,9 @@ def open_source(
             fault = "no command that a lock file or a record names is started"
             raise UsageError(f"{COMMAND} {fault}; give it on the command line, or in --config FILE")
     plain = redact(given)
-    if kind.is_path and not os.path.exists(given) and (found := _SSH.fullmatch(plain)):
+    if kind.is_path and not os.path.exists(given) and (match := _SSH.fullmatch(plain)):
         raise UsageError(
-            f"{plain}: this is an address of git; write git+ssh://{found[1] or found[2]}/{found[3]}"
+            f"{plain}: this is an address of git; write git+ssh://{match[1] or match[2]}/{match[3]}"
         )
     if kind.name == "site" and given.rstrip("/").endswith(".git"):
         raise UsageError(f"{shown(given)}: this is an address of git; write git+{shown(given)}")
@@ -90,5 +90,5 @@ def split(texts: str) -> list[str]:
     if redact(texts) != texts:  # the colon of a password would split it, and errors show the parts
         raise UsageError("a root is no place for a user or a password; leave it out")
     between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
-    found = [each for each in re.split(between, texts) if each]
-    return rejoined(found) if os.pathsep == ":" else found
+    parts = [part for part in re.split(between, texts) if part]
+    return rejoined(parts) if os.pathsep == ":" else parts

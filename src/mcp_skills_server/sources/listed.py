@@ -54,8 +54,8 @@ class ListedSource(Source):
         self.warnings: tuple[str, ...] = ()
         # of what is not for display only a hash is in the folder's name
         asked = given if origin else ""
-        place = settings.output or CacheFolder(settings.cache, "listed", origin or given, asked)
-        super().__init__(origin or given, place, settings)
+        folder = settings.output or CacheFolder(settings.cache, "listed", origin or given, asked)
+        super().__init__(origin or given, folder, settings)
 
     async def entries(self) -> Sequence[Entry]:
         """Return the skills that the source has now."""
@@ -73,7 +73,7 @@ class ListedSource(Source):
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Return the digest of the listing."""
         entries = await self.entries()
-        fingerprints = sorted((each.name, each.fingerprint) for each in entries)
+        fingerprints = sorted((entry.name, entry.fingerprint) for entry in entries)
         digest = hashlib.sha256(json.dumps(fingerprints).encode()).hexdigest()
         return Revision(digest, self.check_s, (entries, self.warnings))
 
@@ -81,7 +81,9 @@ class ListedSource(Source):
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
         """Plan the listed skills."""
         entries, warnings = revision.content
-        units = [Unit(each.fingerprint, each.name, (each.name,), item=each) for each in entries]
+        units = [
+            Unit(entry.fingerprint, entry.name, (entry.name,), item=entry) for entry in entries
+        ]
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         async with self.reading() as read:
 

@@ -68,7 +68,7 @@ class McpServer(ListedSource):
         """Return the skills that the server lists."""
         async with self._connected(self._fetch.bounds.download_s) as client:
             skills, self.warnings = await client.list(), client.refused
-        return [Entry(each.name, _fingerprint(each), each) for each in skills]
+        return [Entry(skill.name, _fingerprint(skill), skill) for skill in skills]
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:

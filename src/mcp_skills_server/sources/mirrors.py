@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 Note: TypeAlias = Callable[[str, tuple[Problem, ...], Collection[str]], object]
 """Called in another thread with the served revision, its problems and the changed paths."""
 
-_LEAST_POLL_S: Final = 1.0
+_MIN_POLL_S: Final = 1.0
 """Minimum seconds between two requested polls."""
 _TRIM_S: Final = 300.0
 """Seconds between two checks of the cache size after fetches; a check walks the cache."""
@@ -131,7 +131,7 @@ class Follower:
     def has_copy(self) -> bool:
         """True if there are skills, fetched now or before."""
         try:
-            return any(not each.name.startswith(".") for each in self.path.iterdir())
+            return any(not entry.name.startswith(".") for entry in self.path.iterdir())
         except OSError:
             return False
 
@@ -188,7 +188,7 @@ class Follower:
                 is_failing = False
                 continue
             except BusyError as error:  # what the other process fetches will be read then
-                first_retry = _LEAST_POLL_S
+                first_retry = _MIN_POLL_S
                 logger.debug("%s: %s", self.name, self.reason(error))
             except (SourceError, UsageError) as error:
                 is_failing = True
@@ -216,7 +216,7 @@ class Follower:
         self._change(next_look=None)
         asked = self._is_asked
         if asked and self._asked_at is not None:
-            await self._sleep(max(0.0, self._asked_at + _LEAST_POLL_S - anyio.current_time()))
+            await self._sleep(max(0.0, self._asked_at + _MIN_POLL_S - anyio.current_time()))
         self._is_asked = False
         if asked:
             self._asked_at = anyio.current_time()
@@ -258,7 +258,7 @@ class Follower:
             raise
         if source is not self.source:
             return False
-        is_whole = all(each.fault == "publisher" for each in report.refused)
+        is_whole = all(refusal.fault == "publisher" for refusal in report.refused)
         self._is_complete = report.is_complete
         self._lines, self._problems = report.lines(source.origin), report.problems(source.origin)
         now = revision.digest if is_whole else ""
@@ -299,9 +299,9 @@ class Follower:
             revision = "" if self.source.changed else self.state.revision
         self._hand_over(revision, problems, {*self.source.changed})
         if self.note is None:
-            for each in problems:
-                place = each.path.removeprefix(self.source.origin).strip("/")
-                lines += (f"{place}: {each.message}" if place else each.message,)
+            for problem in problems:
+                path = problem.path.removeprefix(self.source.origin).strip("/")
+                lines += (f"{path}: {problem.message}" if path else problem.message,)
         if self._reported != lines:
             self._reported = lines
             for line in lines:
@@ -357,7 +357,7 @@ class Mirrors:
 
     def states(self) -> list[SourceState]:
         """Return the state of every source. Thread-safe."""
-        return [each.state for each in self.followers]
+        return [follower.state for follower in self.followers]
 
     def report_to(self, registry: Registry) -> None:
         """Report to a registry, now and after each poll, instead of the log."""
@@ -397,11 +397,11 @@ class Mirrors:
 
     def unread(self) -> list[str]:
         """Return the names of the sources that were never read. Thread-safe."""
-        return [each.name for each in self.states() if not each.ready and each.current is None]
+        return [state.name for state in self.states() if not state.ready and state.current is None]
 
     def first_read(self, seconds: float) -> Callable[[], object] | None:
         """Return a function that waits `seconds` at most for sources never read; None for none."""
-        unread = [each for each in self.followers if not each.read_once.is_set()]
+        unread = [follower for follower in self.followers if not follower.read_once.is_set()]
         end = time.monotonic() + seconds
 
         def wait() -> None:
@@ -414,7 +414,7 @@ class Mirrors:
 
     def look(self) -> int:
         """Poll all remote sources now and return their number. Thread-safe."""
-        remote = [each for each in self.followers if each.source.remote]
+        remote = [follower for follower in self.followers if follower.source.remote]
         for follower in remote:
             self._look_at(follower)
         return len(remote)
@@ -440,9 +440,9 @@ class Mirrors:
 
         async def fetch(source: Source) -> None:
             report = await reconcile(source, await source.resolve())
-            for each in report.refused:
-                if each.fault != "publisher":
-                    raise UnreachableError(str(each))
+            for refusal in report.refused:
+                if refusal.fault != "publisher":
+                    raise UnreachableError(str(refusal))
 
         fetched: list[tuple[Follower, Source]] = []
         for follower in self.followers:
@@ -490,10 +490,10 @@ class Mirrors:
     async def _trim_cache(self) -> None:
         """Evict from the cache at intervals if something was fetched, until cancelled."""
         cache, most_bytes = self._settings.cache, self._settings.cache_bytes
-        before = [each.state.revision for each in self.followers]
+        before = [follower.state.revision for follower in self.followers]
         while True:
             await anyio.sleep(_TRIM_S)
-            now = [each.state.revision for each in self.followers]
+            now = [follower.state.revision for follower in self.followers]
             if now != before:
                 before = now
                 await to_thread.run_sync(trim, cache, most_bytes, abandon_on_cancel=True)

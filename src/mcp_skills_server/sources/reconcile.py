@@ -161,7 +161,11 @@ def _held(source: Source, revision: Revision) -> FetchReport | None:
 def _is_as_recorded(source: Source, index: IndexRecord) -> bool:
     """Tell whether the folder has the files that the records of all skills name, and no others."""
     folder = FetchedFolder(source.place)
-    records = {each.name: each for each in read_records(source.place) if each.source == source.key}
+    records = {
+        read_record.name: read_record
+        for read_record in read_records(source.place)
+        if read_record.source == source.key
+    }
     if len(records) != index.skills or any(folder.others(records)):
         return False
     return all(folder.look(name, records)[0] is SkillState.KEPT for name in records)
@@ -268,7 +272,7 @@ class Reconciler:
             for name in names:
                 with self._refusing(unit, name):
                     verdicts[name] = self._judge(unit, name, self._records)
-            if (memory or names) and all(each in _CURRENT for each in verdicts.values()):
+            if (memory or names) and all(verdict in _CURRENT for verdict in verdicts.values()):
                 self._became |= verdicts
                 self._owners |= {folded(name): (unit, name) for name in names}
                 if memory:
@@ -292,8 +296,8 @@ class Reconciler:
                 skills = {self._place(name): files for name, files in bundle.skills.items()}
                 names = self._claim(unit, skills)
                 refused = dict(bundle.refused)
-                found = UnitRecord(tuple(names), refused, bundle.warnings, bundle.pointers)
-                self._remember(unit, found, is_lasting=len(names) == len(skills))
+                record = UnitRecord(tuple(names), refused, bundle.warnings, bundle.pointers)
+                self._remember(unit, record, is_lasting=len(names) == len(skills))
                 for name in self._wanted(names):
                     with self._refusing(unit, name):
                         self._stage(unit, name, skills[name])
@@ -319,47 +323,57 @@ class Reconciler:
             except OSError as error:
                 self.disk_error = error
                 return
-            for each in batch:
-                with self._refusing(self._owners[folded(each.name)][0], each.name):
-                    if each.name in failed:
-                        record = self._records.get(each.name)
-                        self._hold(each.name, self._folder.size(record) if record else 0)
-                        raise failed[each.name]
-                    is_new = each.state is SkillState.ABSENT
-                    self._became[each.name] = "added" if is_new else "updated"
+            for unit in batch:
+                with self._refusing(self._owners[folded(unit.name)][0], unit.name):
+                    if unit.name in failed:
+                        record = self._records.get(unit.name)
+                        self._hold(unit.name, self._folder.size(record) if record else 0)
+                        raise failed[unit.name]
+                    is_new = unit.state is SkillState.ABSENT
+                    self._became[unit.name] = "added" if is_new else "updated"
 
     def finish(self) -> FetchReport:
         """Remove the skills that the source no longer has, and record the new state."""
         plan, index, settings = self._plan, self._plan.index, self.settings
-        found = self._refusals()
-        if any(each.fault == "publisher" for each in found):
+        refusals = self._refusals()
+        if any(refusal.fault == "publisher" for refusal in refusals):
             # the index may be older than its skills: request it anew next time
             index = replace(index, fresh_s=0.0)
-        found += [each for each in plan.refused if self._wanted([self._place(each.name)])]
+        refusals += [
+            refusal for refusal in plan.refused if self._wanted([self._place(refusal.name)])
+        ]
         if plan.touched is not None:
-            found += _refusals_of(self._known, plan.touched)
+            refusals += _refusals_of(self._known, plan.touched)
         refused_stay = plan.refused_stay or not self._is_cache
         gone: list[str] = []
         pruned: list[str] = []
         if plan.offered is not None and not (self._names_unknown and refused_stay):
-            there = {*self._offered, *self._became, *(self._place(each.name) for each in found)}
+            there = {
+                *self._offered,
+                *self._became,
+                *(self._place(refusal.name) for refusal in refusals),
+            }
             for name in sorted((settings.wanted or frozenset()) - there):
-                found.append(SkillRefusal(name, "there is no skill of this name", "publisher"))
+                refusals.append(SkillRefusal(name, "there is no skill of this name", "publisher"))
             if not refused_stay:
                 there = {*self._became}
-            gone, pruned = self._prune(there, found)
-        is_complete = all(each.fault == "publisher" and not plan.may_heal for each in found)
+            gone, pruned = self._prune(there, refusals)
+        is_complete = all(
+            refusal.fault == "publisher" and not plan.may_heal for refusal in refusals
+        )
         if not is_complete or self.is_full:
             index = replace(index, revision="")
         extent = self._known.extent
-        if self._is_cache and all(each.fault == "publisher" for each in found):
+        if self._is_cache and all(refusal.fault == "publisher" for refusal in refusals):
             extent = _plus(self._untouched, self._folder.measure(plan.touched))
         index = replace(
             index,
             wanted=self._ever_wanted,
             skills=self._untouched_skills + len({*self._own_records(), *self._became}),
             extent=extent,
-            refused={each.name: each.reason for each in found if each.fault == "publisher"},
+            refused={
+                refusal.name: refusal.reason for refusal in refusals if refusal.fault == "publisher"
+            },
             units=self._memory,
         )
         try:
@@ -373,8 +387,10 @@ class Reconciler:
         order = sorted(
             self._became, key=lambda it: (self._positions[self._owners[folded(it)][0]], it)
         )
-        became = {each: tuple(it for it in order if self._became[it] == each) for each in _LISTS}
-        report = _report_of(index, found)
+        became = {
+            reason: tuple(it for it in order if self._became[it] == reason) for reason in _LISTS
+        }
+        report = _report_of(index, refusals)
         return replace(
             report,
             **became,
@@ -460,7 +476,7 @@ class Reconciler:
             # the next revision may have no such conflict
             self._memory.pop(loser.fingerprint, None)
             if loser is other:  # the loser's skill is staged or already in place
-                self._staged = [each for each in self._staged if each.name != lost]
+                self._staged = [staged for staged in self._staged if staged.name != lost]
                 self._became.pop(lost, None)
                 self._owners[folded(name)] = unit, name
                 taken.append(name)
@@ -476,8 +492,8 @@ class Reconciler:
             self.settings.prove({path: raw for path, (raw, _) in files.items()})
         size = sum(len(raw) for raw, _ in files.values())
         self._check_size(name, size)
-        place = unit.url or self._source
-        record = SkillRecord(name, self._source, place, unit.fingerprint, {})
+        url = unit.url or self._source
+        record = SkillRecord(name, self._source, url, unit.fingerprint, {})
         staged = self._folder.stage(record, files, force=self.settings.force)
         self._hold(name, size)
         if staged is None:
@@ -506,12 +522,12 @@ class Reconciler:
                 refused.append(SkillRefusal(name, f"the source has it no longer; {error}", "here"))
         return gone, pruned
 
-    def _remember(self, unit: Unit, found: UnitRecord, *, is_lasting: bool = True) -> None:
-        if is_lasting and (found.refused or found.warnings or found.pointers or not unit.names):
-            self._memory[unit.fingerprint] = found
-        for name, reason in found.refused.items():
+    def _remember(self, unit: Unit, record: UnitRecord, *, is_lasting: bool = True) -> None:
+        if is_lasting and (record.refused or record.warnings or record.pointers or not unit.names):
+            self._memory[unit.fingerprint] = record
+        for name, reason in record.refused.items():
             self._refuse(unit, name, reason, "publisher")
-        if not found.names and not unit.is_named:
+        if not record.names and not unit.is_named:
             self._names_unknown = True
 
     @contextmanager

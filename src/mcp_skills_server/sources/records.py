@@ -57,9 +57,9 @@ class Extent(NamedTuple):
     bytes: int = 0
     changed_ns: int = 0
 
-    def covers(self, found: Extent | None) -> bool:
+    def covers(self, extent: Extent | None) -> bool:
         """Tell whether files found now have this extent, and no later change."""
-        return found is not None and found[:2] == self[:2] and found[2] <= self[2]
+        return extent is not None and extent[:2] == self[:2] and extent[2] <= self[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ def read_records(
 ) -> list[SkillRecord]:
     """Return the records of a folder, or of these skills, sorted by name, also of deleted ones."""
     files = None if names is None else [f"{record_key(name)}.json" for name in names]
-    found = _all(os.path.join(directory, RECORDS), SkillRecord, files)
-    return sorted(found, key=lambda record: record.name)
+    records = _all(os.path.join(directory, RECORDS), SkillRecord, files)
+    return sorted(records, key=lambda record: record.name)
 
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
@@ -144,7 +144,7 @@ def _all(folder: str, kind: type[_T], names: Sequence[str] | None = None) -> lis
             names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
     except OSError:
         return []
-    return [found for name in names if (found := _read(folder, name, kind)) is not None]
+    return [record for name in names if (record := _read(folder, name, kind)) is not None]
 
 
 def _read(folder: str, name: str, kind: type[_T]) -> _T | None:

@@ -22,7 +22,7 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import (
-    MOST_INDEX_BYTES,
+    MAX_INDEX_BYTES,
     DigestMismatchError,
     IndexRefusedError,
     SiteEntry,
@@ -35,7 +35,7 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.http import (
-    LONGEST_S,
+    MAX_S,
     UNSAID_S,
     Downloader,
     Response,
@@ -69,9 +69,9 @@ _SENDABLE: Final = re.compile("[ -~]+")
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 _REPOSITORY: Final = re.compile(r"https?://[^/?#]+/[^/?#]+/[^/?#]+/?")
 """URL with exactly an owner and a name, as of a repository at a forge."""
-MOST_INDEXES: Final = 1000
+MAX_INDEXES: Final = 1000
 """Index digests kept for each address, the newest."""
-_LEAST_POLL_S: Final = 60.0
+_MIN_POLL_S: Final = 60.0
 """Minimum seconds between two requests for an index."""
 
 
@@ -87,26 +87,26 @@ class Site(Source):
         self._places = wellknown.candidates(given)
         # A pinned copy has its own folder: it is fetched once, and stays even if the site goes.
         origin = bare(given)
-        place = settings.output or CacheFolder(
+        folder = settings.output or CacheFolder(
             settings.cache, "sites", origin, given, settings.pin or ""
         )
-        super().__init__(origin, place, settings)
+        super().__init__(origin, folder, settings)
         self.key = self._places[0]
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Return the index as a revision, from the recorded copy while that is fresh."""
         known = read_index(self.place, self.key)
         if known is not None and _digest(known) == self.settings.pin:
-            known, anew = replace(known, asked_at=time.time(), fresh_s=LONGEST_S), False
+            known, anew = replace(known, asked_at=time.time(), fresh_s=MAX_S), False
         elif self.settings.pin is not None:
             known = None  # the site had another index before, which must not be revalidated
         try:
-            found = await self.find(known, anew=anew)
+            index = await self.find(known, anew=anew)
         except IndexRefusedError as error:
             if self.settings.output is not None:
                 raise
             raise UnacceptableError(str(error)) from None
-        return Revision(_digest(found.record), found.next_check_s, found)
+        return Revision(_digest(index.record), index.next_check_s, index)
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:
@@ -125,15 +125,15 @@ class Site(Source):
             units.append(Unit(entry.digest, entry.name, (entry.name,), url=url, item=entry))
         refused: list[SkillRefusal] = []
         warnings = [*index.warnings]
-        for each in index.unusable:
-            if each.is_fault:
-                name = each.name or f"entry {each.position}"
-                refused.append(SkillRefusal(name, each.reason, "publisher"))
-            elif self._fetch.wanted is None or each.name in self._fetch.wanted:
-                warnings.append(f"{each}, and so it is passed over")
+        for unusable in index.unusable:
+            if unusable.is_fault:
+                name = unusable.name or f"entry {unusable.position}"
+                refused.append(SkillRefusal(name, unusable.reason, "publisher"))
+            elif self._fetch.wanted is None or unusable.name in self._fetch.wanted:
+                warnings.append(f"{unusable}, and so it is passed over")
         listed = None
         if index.version is not None:
-            listed = {each.name for each in (*index.entries, *index.unusable)}
+            listed = {known_entry.name for known_entry in (*index.entries, *index.unusable)}
         async with Downloader(self._fetch, self._places[0]) as downloader:
             remarks: list[str] = []
             plan = Plan(
@@ -169,21 +169,21 @@ class Site(Source):
     async def _ask(self, downloader: Downloader, known: IndexRecord | None) -> IndexRecord:
         """Request the index at each candidate URL until one has it."""
         missing: list[AbsentError] = []
-        for place in self._places:
+        for url in self._places:
             held: IndexRecord | None = None
             validators: Mapping[str, str] = {}
-            if known is not None and known.asked == place and known.body:
+            if known is not None and known.asked == url and known.body:
                 held, validators = known, known.validators
             try:
                 answer = await downloader.get(
-                    place, MOST_INDEX_BYTES, accept="application/json", validators=validators
+                    url, MAX_INDEX_BYTES, accept="application/json", validators=validators
                 )
                 if answer.is_html:
-                    raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
+                    raise AbsentError(f"{shown(url)} is a web page (HTML) and no index")
             except AbsentError as error:
                 missing.append(error)
                 continue
-            return self._record(place, answer, held)
+            return self._record(url, answer, held)
         if len(missing) == 1:
             raise missing[0]
         hint = ""
@@ -191,7 +191,7 @@ class Site(Source):
             hint = f"; if this is a repository, write git+{shown(self._given)}"
         raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}{hint}")
 
-    def _record(self, place: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
+    def _record(self, url: str, answer: Response, held: IndexRecord | None) -> IndexRecord:
         headers, now = answer.headers, time.time()
         fresh = fresh_s(headers, now)
         if answer.status == 304 and held is not None:
@@ -201,7 +201,7 @@ class Site(Source):
             raise IndexRefusedError(f"the index came compressed ({answer.encoding}) unasked")
         body = answer.body.decode("utf-8", "surrogateescape")
         return IndexRecord(
-            self._places[0], self._given, place, answer.url, body, _validators(answer), now, fresh
+            self._places[0], self._given, url, answer.url, body, _validators(answer), now, fresh
         )
 
     # The skills
@@ -254,8 +254,8 @@ async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, Si
     """
     # WK-50
     nowhere = SourceSettings(Path(), fetch=settings or FetchSettings(), output=Path())
-    found = await Site(url, nowhere).find(None)
-    return found.record.url, found.index
+    index = await Site(url, nowhere).find(None)
+    return index.record.url, index.index
 
 
 async def refresh(
@@ -294,7 +294,7 @@ class _FoundIndex:
         left = _left_s(self.record)
         if left <= 0:
             return UNSAID_S
-        return max(left, _LEAST_POLL_S)
+        return max(left, _MIN_POLL_S)
 
 
 def _digest(record: IndexRecord) -> str:
@@ -310,7 +310,7 @@ def _left_s(record: IndexRecord) -> float:
     since = time.time() - record.asked_at
     if since < 0:
         return 0.0
-    return max(0.0, min(record.fresh_s, LONGEST_S) - since)  # in this order NaN is 0
+    return max(0.0, min(record.fresh_s, MAX_S) - since)  # in this order NaN is 0
 
 
 def with_history(record: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
@@ -325,7 +325,7 @@ def with_history(record: IndexRecord, *, allow_rollback: bool) -> IndexRecord:
     digest, digests = hashlib.sha256(record.raw).hexdigest(), history.get(record.asked, ())
     if digest in digests[:-1] and not allow_rollback:
         raise RollbackError("it went back to an earlier index; --allow-rollback takes it")
-    history[record.asked] = (*(each for each in digests if each != digest), digest)[-MOST_INDEXES:]
+    history[record.asked] = (*(past for past in digests if past != digest), digest)[-MAX_INDEXES:]
     return replace(record, history=history)
 
 
@@ -351,5 +351,5 @@ def _validators(answer: Response) -> dict[str, str]:
     if not may_store(answer.headers):
         return {}
     headers = {"If-None-Match": "etag", "If-Modified-Since": "last-modified"}
-    found = {name: answer.headers.get(header, "") for name, header in headers.items()}
-    return {name: value for name, value in found.items() if _SENDABLE.fullmatch(value)}
+    validators = {name: answer.headers.get(header, "") for name, header in headers.items()}
+    return {name: value for name, value in validators.items() if _SENDABLE.fullmatch(value)}

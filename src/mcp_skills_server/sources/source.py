@@ -213,17 +213,17 @@ class FetchReport:
 
     def lines(self, origin: str) -> tuple[str, ...]:
         """Return lines for the operator: warnings, and refusals not by the publisher's fault."""
-        own = [each for each in self.refused if each.fault != "publisher"]
-        refused = [relative_to_site(origin, str(each)) for each in own]
+        own = [refusal for refusal in self.refused if refusal.fault != "publisher"]
+        refused = [relative_to_site(origin, str(refusal)) for refusal in own]
         return tuple(map(printable, (*self.warnings, *refused)))
 
     def problems(self, origin: str) -> tuple[Problem, ...]:
         """Return the publisher's problems: refused skills, and Git LFS pointers."""
         out: list[Problem] = []
-        for each in self.refused:
-            if each.fault == "publisher":
-                name = printable(each.name)
-                reason = printable(relative_to_site(origin, each.reason))
+        for refusal in self.refused:
+            if refusal.fault == "publisher":
+                name = printable(refusal.name)
+                reason = printable(relative_to_site(origin, refusal.reason))
                 out.append(problem(UnacceptableError.code, reason).at(f"{origin}/{name}", name))
         return (*out, *self.pointer_problems(origin))
 
@@ -345,12 +345,12 @@ class Source:
     last_retry_s: float = 300.0
 
     def __init__(
-        self, origin: str, place: Path | CacheFolder | PrivateFolder, settings: SourceSettings
+        self, origin: str, folder: Path | CacheFolder | PrivateFolder, settings: SourceSettings
     ) -> None:
         self.origin = origin
         self.key = origin
-        self._lease = place
-        self.place = place if isinstance(place, Path) else place.skills
+        self._lease = folder
+        self.place = folder if isinstance(folder, Path) else folder.skills
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s
         if settings.output is None:
@@ -403,13 +403,13 @@ def check_skill(name: str, files: Files, limits: UnpackLimits) -> None:
     """Refuse a skill over a limit, with unportable paths or with never-served files."""
     paths = [f"{name}/{path}" for path in files]
     check_paths(paths)
-    if found := ignored(paths):
+    if reason := ignored(paths):
         raise UnacceptableError(
-            f"it brings files that are never served: {summarize(found)}; its author must omit them"
+            f"it brings files that are never served: {summarize(reason)}; its author must omit them"
         )
     if len(files) > limits.files:
         raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
     sizes = [len(raw) for raw, _ in files.values()]
     if sum(sizes) > limits.bytes or max(sizes, default=0) > limits.file:
-        found = f"it has {sum(sizes)} bytes, and {max(sizes)} in one file"
-        raise UnacceptableError(f"{found}; at most {limits.bytes} and {limits.file} are taken")
+        reason = f"it has {sum(sizes)} bytes, and {max(sizes)} in one file"
+        raise UnacceptableError(f"{reason}; at most {limits.bytes} and {limits.file} are taken")

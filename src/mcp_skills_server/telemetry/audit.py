@@ -27,7 +27,7 @@ _RECORDED: Final = frozenset(("load", "read", "run", "propose", "approve", "reje
 _A_MINUTE: Final = 20
 """Most lines a minute for one address without a principal and one reason; others are counted."""
 _MINUTE_S: Final = 60.0
-_MOST_STRANGERS: Final = 10_000
+_MAX_STRANGERS: Final = 10_000
 _UNRECORDED: Final = (
     "Nothing was run or read: the audit log of this server cannot be written. "
     "Ask its operator to repair it"
@@ -126,7 +126,7 @@ class AuditLog:
         with self._lock:
             seen = self._strangers.setdefault((event.address, event.reason), [event.time, 0.0, 0.0])
             self._strangers.move_to_end((event.address, event.reason))
-            if len(self._strangers) > _MOST_STRANGERS:
+            if len(self._strangers) > _MAX_STRANGERS:
                 self._strangers.popitem(last=False)
             if not 0 <= event.time - seen[0] < _MINUTE_S:
                 seen[0], seen[1] = event.time, 0.0

@@ -39,7 +39,7 @@ PAGE: Final = "page"
 _PARENT: Final = "traceparent"
 _STATE: Final = "tracestate"
 _CARRIED: Final = frozenset((_PARENT.encode(), _STATE.encode()))
-_LONGEST: Final = 512
+_MAX_LENGTH: Final = 512
 """Most characters of a header; W3C Trace Context requires support for this many."""
 _TARGETED: Final = frozenset(("tools/call", "prompts/get"))
 
@@ -63,11 +63,11 @@ http_carrier: Final[ContextVar[Carrier]] = ContextVar("http_carrier")
 
 def carrier_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier:
     """Return the trace context of HTTP headers, whose names must be in lower case."""
-    found: dict[str, str] = {}
+    carrier: dict[str, str] = {}
     for name, value in headers:
         if name in _CARRIED:
-            found[name.decode("latin-1")] = value.decode("latin-1")
-    return _carrier(found)
+            carrier[name.decode("latin-1")] = value.decode("latin-1")
+    return _carrier(carrier)
 
 
 def trace_of(
@@ -97,11 +97,11 @@ def trace_of(
     return Trace(message, http, id_text, target, version)
 
 
-def _carrier(found: Mapping[str, Any]) -> Carrier:
-    parent, state = found.get(_PARENT), found.get(_STATE)
-    if not isinstance(parent, str) or len(parent) > _LONGEST:
+def _carrier(fields: Mapping[str, Any]) -> Carrier:
+    parent, state = fields.get(_PARENT), fields.get(_STATE)
+    if not isinstance(parent, str) or len(parent) > _MAX_LENGTH:
         return {}
-    if not isinstance(state, str) or len(state) > _LONGEST:
+    if not isinstance(state, str) or len(state) > _MAX_LENGTH:
         return {_PARENT: parent}
     return {_PARENT: parent, _STATE: state}
 
@@ -166,7 +166,7 @@ class Event(NamedTuple):
     @property
     def skills(self) -> tuple[str, ...]:
         """Return the distinct paths of the used skills, in order of first use."""
-        return tuple(dict.fromkeys(each.skill for each in self.uses))
+        return tuple(dict.fromkeys(use.skill for use in self.uses))
 
     @property
     def has_run(self) -> bool:

@@ -23,7 +23,7 @@ from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event
 from mcp_skills_server.telemetry.gauge import Gauge
 
 _OTHER: Final = "_OTHER"
-_MOST_SKILLS: Final = 1000
+_MAX_SKILLS: Final = 1000
 """Skills with their own label value; uses of further skills are counted as "_OTHER"."""
 _SECONDS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300,
@@ -125,7 +125,7 @@ class Metrics:
 
     def _skill_label(self, skill: str) -> str:
         if skill not in self._skills:
-            if len(self._skills) >= _MOST_SKILLS:
+            if len(self._skills) >= _MAX_SKILLS:
                 return _OTHER
             self._skills.add(skill)
         return skill

@@ -34,7 +34,7 @@ NAME: Final = "mcp-skills-server"
 _SDK: Final = "mcp-python-sdk"
 """The tracer of the MCP SDK, which records its own span of a request under a global provider."""
 _OTHER: Final = "_OTHER"
-_MOST_USES: Final = 32
+_MAX_USES: Final = 32
 _FLUSH_S: Final = 1.0
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _W3C: Final = TraceContextTextMapPropagator()
@@ -98,7 +98,7 @@ class Tracing:
 
     def _describe(self, span: Span, event: Event) -> None:
         """Set the attributes that OpenTelemetry's conventions lack."""
-        found: dict[str, AttributeValue | None] = {
+        attributes: dict[str, AttributeValue | None] = {
             "skills.outcome": event.outcome,
             "skills.protocol": event.protocol,
             "skills.principal": event.principal,
@@ -108,38 +108,40 @@ class Tracing:
             "skills.bytes": event.bytes or None,
         }
         if event.uses:
-            found |= _use_attributes(event.uses[0])
-        span.set_attributes({key: value for key, value in found.items() if value is not None})
-        for use in event.uses[1:_MOST_USES]:
+            attributes |= _use_attributes(event.uses[0])
+        span.set_attributes({key: value for key, value in attributes.items() if value is not None})
+        for use in event.uses[1:_MAX_USES]:
             span.add_event("skills.use", _use_attributes(use))
 
 
 def _request_attributes(event: Event, method: str, target: str) -> dict[str, AttributeValue]:
     said = event.trace
-    found: dict[str, AttributeValue] = {"network.transport": "pipe"}
+    attributes: dict[str, AttributeValue] = {"network.transport": "pipe"}
     if event.address is not None:
-        found = {"network.transport": "tcp", "network.protocol.name": "http"}
-        found["client.address"] = event.address
+        attributes = {"network.transport": "tcp", "network.protocol.name": "http"}
+        attributes["client.address"] = event.address
     if event.protocol == "mcp":
-        found["mcp.method.name"] = method
+        attributes["mcp.method.name"] = method
         if said.version:
-            found["mcp.protocol.version"] = said.version
+            attributes["mcp.protocol.version"] = said.version
         if method == "tools/call":
-            found["gen_ai.operation.name"] = "execute_tool"
+            attributes["gen_ai.operation.name"] = "execute_tool"
         if target:
-            found["gen_ai.tool.name" if method == "tools/call" else "gen_ai.prompt.name"] = target
+            attributes["gen_ai.tool.name" if method == "tools/call" else "gen_ai.prompt.name"] = (
+                target
+            )
     elif event.protocol == "discovery":
-        found["http.request.method"] = method
+        attributes["http.request.method"] = method
     else:
-        found["rpc.method"] = method
+        attributes["rpc.method"] = method
     if said.id:
-        found["jsonrpc.request.id"] = said.id
-    return found
+        attributes["jsonrpc.request.id"] = said.id
+    return attributes
 
 
 def _use_attributes(use: Use) -> dict[str, AttributeValue]:
-    found = {"skills.action": use.action, "skills.digest": use.digest}
-    given = {key: value for key, value in found.items() if value}
+    attributes = {"skills.action": use.action, "skills.digest": use.digest}
+    given = {key: value for key, value in attributes.items() if value}
     return {"gen_ai.skill.name": use.skill, "skills.file": use.file, **given}
 
 
@@ -167,9 +169,9 @@ def _context(carrier: Carrier) -> Context | None:
     """Return the client's trace context, or None if it is missing or invalid."""
     if not carrier:
         return None
-    found = _W3C.extract(carrier, Context())
-    if trace.get_current_span(found).get_span_context().is_valid:
-        return found
+    context = _W3C.extract(carrier, Context())
+    if trace.get_current_span(context).get_span_context().is_valid:
+        return context
     return None
 
 
@@ -216,6 +218,6 @@ class _LoggingExporter(OTLPSpanExporter):
 
 def _shown_endpoint() -> str:
     """Return the URL to which spans are exported, without user name and password."""
-    given = (os.environ.get(each) for each in _ENDPOINTS)
+    given = (os.environ.get(value) for value in _ENDPOINTS)
     parts = urlsplit(next(filter(None, given), "http://localhost:4318"))
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

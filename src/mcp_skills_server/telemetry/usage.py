@@ -32,17 +32,17 @@ KEPT_DAYS: Final = 400
 DAY_S: Final = 24 * 3600
 OTHER: Final = "_OTHER"
 """The name for the counts beyond a limit."""
-MOST_SHOWN: Final = 100
+MAX_SHOWN: Final = 100
 """Most searches without a result in a report."""
-_MOST_QUESTIONS: Final = 10_000
+_MAX_QUESTIONS: Final = 10_000
 _BUSY_S: Final = 5.0
 """Seconds that a process waits for the write lock of another one."""
 _VERSION: Final = 2
 _FLUSH_S: Final = 1.0
 _STOP_S: Final = 5.0
-_MOST_WAITING: Final = 10_000
+_MAX_WAITING: Final = 10_000
 """Most distinct counts in the write buffer; further ones are dropped until it is flushed."""
-_MOST_HOSTS: Final = 1000
+_MAX_HOSTS: Final = 1000
 """Most distinct host names a day, a limit because clients choose them freely."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS used (
@@ -190,7 +190,7 @@ class UsageStore:
         Raises:
             sqlite3.Error: nothing was stored.
         """
-        rows = [(*count, *found) for count, found in batch.counts.items()]
+        rows = [(*count, *key) for count, key in batch.counts.items()]
         now = self._now()
         gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
         came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
@@ -214,7 +214,7 @@ class UsageStore:
             connection.execute(
                 "DELETE FROM questions WHERE text IN "
                 "(SELECT text FROM questions ORDER BY last DESC LIMIT -1 OFFSET ?)",
-                (_MOST_QUESTIONS,),
+                (_MAX_QUESTIONS,),
             )
 
     def report(
@@ -231,14 +231,16 @@ class UsageStore:
             connection.execute("BEGIN")
             used = connection.execute(_USED.format(by=by, period=_PERIOD), chosen).fetchall()
             daily = connection.execute(_BY_DAY.format(by=by, period=_PERIOD), chosen).fetchall()
-            found, empty = connection.execute(_SEARCHES.format(period=_PERIOD), chosen).fetchone()
+            answered, empty = connection.execute(
+                _SEARCHES.format(period=_PERIOD), chosen
+            ).fetchone()
             served: list[tuple[str]] = []
             labels: dict[str, str] = {}
             if by == "skill":
                 served = connection.execute(_SERVED).fetchall()
             elif by == "principal":
                 labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
-            shown = first * DAY_S, MOST_SHOWN
+            shown = first * DAY_S, MAX_SHOWN
             questions = connection.execute(_QUESTIONS, shown).fetchall()
         spread = {name: [0] * days for name, *_ in used}
         for name, day, times in daily:
@@ -247,9 +249,9 @@ class UsageStore:
         for name, *counts in used:
             by_day, label = tuple(spread[name]), labels.get(name, "")
             lines.append(UsageRow(name, *counts, days=by_day, label=label))
-        lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
+        lines.sort(key=lambda line: (-(line.loads + line.reads + line.runs), line.name))
         lines += [UsageRow(name, days=(0,) * days) for (name,) in served if name not in spread]
-        return Report(tuple(lines), found + empty, empty, tuple(questions))
+        return Report(tuple(lines), answered + empty, empty, tuple(questions))
 
     def recently_loaded(
         self, most: int = 50, days: int = 30, roots: Sequence[str] | None = None
@@ -298,7 +300,7 @@ def spark(days: Sequence[int]) -> str:
     """Return a sparkline of the numbers."""
     most = max(days, default=0)
     bars = " ▁▂▃▄▅▆▇█"
-    return "".join(bars[(each > 0) + each * 8 // (most + 1)] for each in days)
+    return "".join(bars[(day > 0) + day * 8 // (most + 1)] for day in days)
 
 
 class Usage:
@@ -359,7 +361,7 @@ class Usage:
 
     def _count(self, event: Event) -> None:
         labels, questions = self._waiting.labels, self._waiting.questions
-        if event.principal and event.label and len(labels) < _MOST_WAITING:
+        if event.principal and event.label and len(labels) < _MAX_WAITING:
             labels[event.principal] = event.label
         day = day_of(event.time)
         host = self._bounded_host(event.host or "", day)
@@ -376,7 +378,7 @@ class Usage:
             return
         self._add(count._replace(action="empty"), event.time)
         text = event.question
-        if self._keeps_questions and text and (text in questions or len(questions) < _MOST_WAITING):
+        if self._keeps_questions and text and (text in questions or len(questions) < _MAX_WAITING):
             questions[text] = questions.get(text, 0) + 1
 
     def _add(self, count: Count, moment: float) -> None:
@@ -384,11 +386,11 @@ class Usage:
         known = counts.get(count)
         if known is not None:
             counts[count] = Tally(known.times + 1, max(known.last, moment))
-        elif len(counts) < _MOST_WAITING:
+        elif len(counts) < _MAX_WAITING:
             counts[count] = Tally(1, moment)
         else:
             if not self._dropped:
-                full = f"the buffer of {_MOST_WAITING:,} counts is full"
+                full = f"the buffer of {_MAX_WAITING:,} counts is full"
                 words = "%s: %s; further uses are not counted until it is written"
                 logger.error(words, self._store.name, full)
             self._dropped += 1
@@ -405,7 +407,7 @@ class Usage:
             self._day = today
             self._hosts.clear()
         if host not in self._hosts:
-            if len(self._hosts) >= _MOST_HOSTS:
+            if len(self._hosts) >= _MAX_HOSTS:
                 return OTHER
             self._hosts.add(host)
         return host

@@ -33,7 +33,7 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
     done: list[Problem] = []
     line_end = "\r\n" if text.count("\r\n") == text.count("\n") else "\n"
     # From the end, so that a correction does not move the lines of those that follow.
-    for problem in sorted(problems, key=lambda each: -(each.line or 0)):
+    for problem in sorted(problems, key=lambda problem: -(problem.line or 0)):
         correct = _CORRECTIONS.get(problem.code)
         lines = text.split(line_end)
         number = (problem.line or 0) - 1
@@ -43,9 +43,11 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
         if _is_better(text, tried, problem.code, directory):
             text = tried
             done += [
-                each for each in problems if each.line == problem.line and each.code == problem.code
+                other
+                for other in problems
+                if other.line == problem.line and other.code == problem.code
             ]
-    return text, sorted({*done}, key=lambda each: each.line or 0)
+    return text, sorted({*done}, key=lambda problem: problem.line or 0)
 
 
 def has_fix(problem: Problem) -> bool:
@@ -59,7 +61,10 @@ def _is_better(before: str, after: str, code: str, directory: str) -> bool:
     fields, kept = document.frontmatter or {}, repaired.frontmatter or {}
     if any(key in KNOWN_FIELDS and key not in kept for key in fields):
         return False
-    counts, left = Counter(each.code for each in old), Counter(each.code for each in new)
+    counts, left = (
+        Counter(problem.code for problem in old),
+        Counter(problem.code for problem in new),
+    )
     counts["hidden-characters"] += hidden.count(before)
     left["hidden-characters"] += hidden.count(after)
     return left[code] < counts[code] and left <= counts and standing(new) >= standing(old)
@@ -72,22 +77,22 @@ def _read(text: str, directory: str) -> tuple[Document, list[Problem]]:
 
 def _without_comment(text: str) -> tuple[str, str]:
     """Return (a plain YAML value, the blanks and the comment behind it)."""
-    found = re.search(r"(?:\A|[ \t])#", text)
-    value = text[: found.start() if found else len(text)].rstrip()
+    match = re.search(r"(?:\A|[ \t])#", text)
+    value = text[: match.start() if match else len(text)].rstrip()
     return value, text[len(value) :]
 
 
 def _value_in_quotes(lines: list[str], number: int) -> bool:
-    found = _FIELD.match(lines[number])
-    if found is None:
+    match = _FIELD.match(lines[number])
+    if match is None:
         return False
-    value, rest = _without_comment(found["value"])
+    value, rest = _without_comment(match["value"])
     if not value or value[0] in "\"'|>[{&*!":
         return False
     quoted = f'"{value}"'
     if '"' in value or "\\" in value:
         quoted = "'" + value.replace("'", "''") + "'"
-    lines[number] = found["start"] + quoted + rest
+    lines[number] = match["start"] + quoted + rest
     return True
 
 
@@ -128,10 +133,10 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
         text = json.dumps(value, ensure_ascii=False) + rest
     end = parse("\n".join(lines).encode()).body_line - 2
     del lines[number]
-    for place, line in enumerate(lines[:end]):
+    for at, line in enumerate(lines[:end]):
         if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line):
-            indent = re.match(r"[ \t]++", lines[place + 1])
-            lines.insert(place + 1, f"{indent[0] if indent else '  '}{key[0]}: {text}")
+            indent = re.match(r"[ \t]++", lines[at + 1])
+            lines.insert(at + 1, f"{indent[0] if indent else '  '}{key[0]}: {text}")
             return True
     if any(line.startswith("metadata") for line in lines[:end]):
         return False

@@ -53,7 +53,7 @@ def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -
 
 def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
     """Return the problems of a skill's file, such as dangling references and hidden text."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     body_line = 1
     readable, media_type = skill.standing > Standing.UNUSABLE, media.media_type(path)
     content = media.as_text(raw, media_type)
@@ -62,14 +62,14 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
     if path == SKILL_MD and readable:
         document = frontmatter.parse(raw)
         body_line = document.body_line
-        found += rules.check_deeply(document, skill.files)
+        problems += rules.check_deeply(document, skill.files)
     elif path == manifest.SKILL_TOML and readable:
-        found += manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems
+        problems += manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems
     if content is not None and path.startswith("references/") and path.endswith(".md"):
-        found += rules.check_links(content, path, skill.files)
+        problems += rules.check_links(content, path, skill.files)
     if content is not None:
-        found += text.RULES.check(TextFile(content, path, body_line))
-    return [each._replace(path=path) for each in found]
+        problems += text.RULES.check(TextFile(content, path, body_line))
+    return [problem._replace(path=path) for problem in problems]
 
 
 def lint_catalog(snapshot: Snapshot) -> Iterator[Problem]:
@@ -92,6 +92,6 @@ def lint_catalog(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _others(path: str, sharing: Sequence[str]) -> str:
     """Format up to five of the other paths, and the number of the rest."""
-    named = [each for each in sharing[: _NAMED + 1] if each != path][:_NAMED]
+    named = [other for other in sharing[: _NAMED + 1] if other != path][:_NAMED]
     left = len(sharing) - 1 - len(named)
     return ", ".join(named) + (f" and {left:,} more" if left else "")

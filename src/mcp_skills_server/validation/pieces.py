@@ -61,7 +61,7 @@ class Pieces:
 
     def __init__(self, text: str, path: str, body_line: int = 1) -> None:
         self.text = text
-        self._breaks = [found.start() for found in re.finditer("\n", text)]
+        self._breaks = [match.start() for match in re.finditer("\n", text)]
         suffix = path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path else ""
         shebang = _SHEBANG.match(text)
         self.is_prose = suffix in _PROSE_FILES and shebang is None
@@ -125,7 +125,7 @@ def _goes_on(text: str, end: int) -> bool:
 def _markdown(text: str, begin: int) -> Iterator[Piece]:
     """Yield the pieces of the Markdown from an offset on; those between blocks are prose."""
     body = text[begin : begin + _MAX_PARSED]
-    starts = [begin, *(begin + found.end() for found in re.finditer("\n", body)), begin + len(body)]
+    starts = [begin, *(begin + match.end() for match in re.finditer("\n", body)), begin + len(body)]
     heading, is_heading = "", False
     for token in _parser().parse(body):
         if token.map is None:
@@ -152,7 +152,7 @@ def _markdown(text: str, begin: int) -> Iterator[Piece]:
 def _inline(text: str, start: int, end: int, heading: str, *, has_code: bool) -> Iterator[Piece]:
     """Yield the code spans and comments of a block, and the prose between them."""
     yield Piece(start, end, "prose", "", heading)
-    marks = [found.span() for found in _TICKS_OR_COMMENT.finditer(text, start, end)]
+    marks = [match.span() for match in _TICKS_OR_COMMENT.finditer(text, start, end)]
     closing: dict[int, list[int]] = {}
     for begin, stop in marks:
         closing.setdefault(stop - begin, []).append(begin)

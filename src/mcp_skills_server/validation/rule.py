@@ -56,9 +56,11 @@ class Rules(Generic[T]):
     def check(self, subject: T) -> list[Problem]:
         """Run the rules, and return their problems."""
         return [
-            problem(code, found.message, found.line, found.hint)._replace(column=found.column)
+            problem(code, reported.message, reported.line, reported.hint)._replace(
+                column=reported.column
+            )
             for code, check in self.checks
-            for found in check(subject)
+            for reported in check(subject)
         ]
 
 
@@ -128,14 +130,14 @@ class TextFile:
     @cached_property
     def hidden(self) -> list[tuple[int, str]]:
         """Return the hidden characters with their offsets; NUL bytes have their own code."""
-        return [each for each in hidden.find(self.text) if each[1] != "\0"]
+        return [item for item in hidden.find(self.text) if item[1] != "\0"]
 
     @cached_property
     def _folded(self) -> str:
         """Return the text in lower case, with blanks for line ends and characters that grow."""
         folded = self.text.lower().replace("\n", " ")
         if len(folded) != len(self.text):
-            folded = "".join(each.lower()[0] for each in self.text).replace("\n", " ")
+            folded = "".join(character.lower()[0] for character in self.text).replace("\n", " ")
         return folded
 
     def matches(
@@ -147,7 +149,7 @@ class TextFile:
         """
         spots: list[int] = []
         if mark is not None:
-            spots += [found.start() for found in mark.finditer(self._folded)]
+            spots += [match.start() for match in mark.finditer(self._folded)]
         for word in marks:
             at = self._folded.find(word)
             while at >= 0:

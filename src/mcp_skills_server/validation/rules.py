@@ -53,7 +53,7 @@ _LANGUAGE: Final = re.compile(
 )
 """Words that tell that a description is in a language whose "when" is known."""
 _MAX_SHOWN: Final = 10
-_LONGEST_LINE: Final = 200
+_MAX_LINE: Final = 200
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*")
 _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
 _DEPENDENCIES: Final = {"tools": "", "prompts": "name", "resources": "uri", "skills": "name"}
@@ -138,9 +138,9 @@ def _name_characters(skill: SkillMd) -> Iterator[Finding]:
 
 @RULES.rule("name-markup")
 def _name_markup(skill: SkillMd) -> Iterator[Finding]:
-    found = identity.MARKUP.search(skill.name)
-    if found is not None:
-        yield skill.at("name", f"the name holds {found[0]!r}")
+    match = identity.MARKUP.search(skill.name)
+    if match is not None:
+        yield skill.at("name", f"the name holds {match[0]!r}")
 
 
 @RULES.rule("name-hyphens")
@@ -233,7 +233,7 @@ def _allowed_tools_type(skill: SkillMd) -> Iterator[Finding]:
 
 
 def _is_list_of_texts(value: Json) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 @DEEP_RULES.rule("broad-permission")
@@ -285,8 +285,8 @@ def as_text(key: str, value: Json, written: str | None) -> str:
 
     `written` is the text in the file: the version 1.10 is the number 1.1, but the text "1.10".
     """
-    if isinstance(value, list) and all(not isinstance(each, (dict, list)) for each in value):
-        text = ", ".join(each if isinstance(each, str) else json.dumps(each) for each in value)
+    if isinstance(value, list) and all(not isinstance(item, (dict, list)) for item in value):
+        text = ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
     elif isinstance(value, (dict, list)):
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     elif value is None:
@@ -302,7 +302,7 @@ def as_text(key: str, value: Json, written: str | None) -> str:
     if '"' in text and "'" not in text:
         quoted = f"'{text}'"
     line = f"{key}: {quoted}"
-    if len(line) > _LONGEST_LINE or not line.isprintable():
+    if len(line) > _MAX_LINE or not line.isprintable():
         return f"{literal(name)} as one text in quotes"
     return line
 
@@ -417,16 +417,16 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
     """Search the parsed values, in which YAML escapes are decoded."""
     for key, value in skill.frontmatter.items():
-        found = [
+        hits = [
             character
             for text in (key, *hidden.texts(value))
             for _, character in hidden.find(f"/{text}")
         ]
-        if found:
+        if hits:
             name = literal(hidden.strip(key))
-            message = f"{name} holds the invisible character U+{ord(found[0]):04X}"
-            if len(found) > 1:
-                message += f" ({len(found)} in this field)"
+            message = f"{name} holds the invisible character U+{ord(hits[0]):04X}"
+            if len(hits) > 1:
+                message += f" ({len(hits)} in this field)"
             yield skill.at(key, message)
 
 

@@ -27,17 +27,17 @@ def find(text: str) -> dict[tuple[str, int | None], str]:
     """Return the reasons in a text, by code and 1-based line; line None has the first of a code."""
     out: dict[tuple[str, int | None], str] = {}
     line, read = 1, 0
-    for found in _COMMENT.finditer(text):
-        line += text.count("\n", read, found.start())
-        read = found.start()
-        if reason := (found[2] or "").removesuffix("-->").strip():
-            out.setdefault((found[1], line), reason)
-            out.setdefault((found[1], None), reason)
+    for match in _COMMENT.finditer(text):
+        line += text.count("\n", read, match.start())
+        read = match.start()
+        if reason := (match[2] or "").removesuffix("-->").strip():
+            out.setdefault((match[1], line), reason)
+            out.setdefault((match[1], None), reason)
     return out
 
 
-def reason_for(problem: Problem, found: Mapping[tuple[str, int | None], str]) -> str:
+def reason_for(problem: Problem, reasons: Mapping[tuple[str, int | None], str]) -> str:
     """Return the reason of the first suppression that applies to a problem, or ""."""
     line = problem.line
-    before = "" if line is None else found.get((problem.code, line - 1))
-    return before or found.get((problem.code, line), "")
+    before = "" if line is None else reasons.get((problem.code, line - 1))
+    return before or reasons.get((problem.code, line), "")

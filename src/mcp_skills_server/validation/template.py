@@ -53,7 +53,7 @@ file and its link if you do not need them.
 _FIRST_SENTENCE: Final = DESCRIPTION.split(". ")[0]
 _FIRST_WORD: Final = DESCRIPTION.split()[0]
 _BODY: Final = SKILL.split("---\n", 2)[2]
-_TO_REPLACE: Final = frozenset(each for each in _BODY.split("\n") if each and each[0] not in "#[")
+_TO_REPLACE: Final = frozenset(line for line in _BODY.split("\n") if line and line[0] not in "#[")
 _TO_DO: Final = re.compile(r"\s*+(?:[\[<({]\s*+TODO\b|TODO\s*+(?::|\Z))")
 
 

@@ -155,10 +155,12 @@ def _hidden_text(file: TextFile) -> Iterator[Finding]:
 def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     if "<!--" not in file.text:
         return
-    found = [each for each in file.pieces.comments() if not suppressions.is_suppression(each[1])]
-    if found and not any(_is_addressed(content) for _, content in found):
-        at, content = found[0]
-        message = f"an HTML comment: {excerpt(content)!r}{_more(len(found))}"
+    comments = [
+        comment for comment in file.pieces.comments() if not suppressions.is_suppression(comment[1])
+    ]
+    if comments and not any(_is_addressed(content) for _, content in comments):
+        at, content = comments[0]
+        message = f"an HTML comment: {excerpt(content)!r}{_more(len(comments))}"
         yield file.at(at, message)
 
 
@@ -175,16 +177,16 @@ def _lfs_pointer(file: TextFile) -> Iterator[Finding]:
 
 @RULES.rule("secret")
 def _secret(file: TextFile) -> Iterator[Finding]:
-    found = [
-        each
-        for each in file.matches(threats.SECRET, threats.SECRET_MARKS)
-        if not _EXAMPLE_SECRET.search(each[0])
+    secrets = [
+        match
+        for match in file.matches(threats.SECRET, threats.SECRET_MARKS)
+        if not _EXAMPLE_SECRET.search(match[0])
     ]
-    if found:
-        secret, kind = found[0][0], str(found[0].lastgroup).replace("_", " ")
+    if secrets:
+        secret, kind = secrets[0][0], str(secrets[0].lastgroup).replace("_", " ")
         # Only the first characters: a report must not leak the secret.
         message = f"{kind}: {len(secret)} characters that begin with {secret[:4]!r}"
-        yield file.at(found[0].start(), f"{message}{_more(len(found))}")
+        yield file.at(secrets[0].start(), f"{message}{_more(len(secrets))}")
 
 
 # Instructions to the model
@@ -476,7 +478,7 @@ def _command_sends(file: TextFile, start: int) -> bool:
         return False
     if threats.SEND_COMMAND.search(line):
         return True
-    names = {name for found in _ASSIGNED.findall(line) for name in found if len(name) > 1}
+    names = {name for match in _ASSIGNED.findall(line) for name in match if len(name) > 1}
     rest = file.text[stop : min(piece.end, stop + 10 * _AROUND)]
     return bool(names) and any(
         threats.SEND_COMMAND.search(later) and any(name in later for name in names)
@@ -498,10 +500,10 @@ def _sentence_sends(file: TextFile, start: int, end: int) -> bool:
 
 def _first(file: TextFile, spans: Iterable[tuple[int, int]], reason: str) -> Iterator[Finding]:
     """Yield one finding for all spans, with the line of the first and their count."""
-    found = list(spans)
-    if found:
-        start, end = found[0]
-        message = f"{reason} {excerpt(file.text[start:end])}{_more(len(found))}"
+    remaining = list(spans)
+    if remaining:
+        start, end = remaining[0]
+        message = f"{reason} {excerpt(file.text[start:end])}{_more(len(remaining))}"
         yield file.at(start, message)
 
 

@@ -88,5 +88,5 @@ async def authenticate(
 
 def _in_query(query: bytes) -> bool:
     return any(
-        unquote_to_bytes(each.partition(b"=")[0]) == _PARAMETER for each in query.split(b"&")
+        unquote_to_bytes(pair.partition(b"=")[0]) == _PARAMETER for pair in query.split(b"&")
     )

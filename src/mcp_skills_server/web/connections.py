@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 SLOT: Final = "mcp_skills_server.slot"
 """Key of the connection's slot in the `state` of a request."""
-MOST_UNREAD: Final = 128 << 20
+MAX_UNREAD: Final = 128 << 20
 """Bytes of unread responses buffered for all clients; a process takes up to three times as many."""
 MAX_UNUSED_BODY: Final = 1 << 22
 """Bytes read of an unused request body: many clients send all before they read the response."""
@@ -101,8 +101,8 @@ class Slots:
             return
         slot.is_spare = True
         if len(self._spare) >= self.most_spare:
-            held = Counter(each.owner for each in self._spare)
-            self._evict(min(self._spare, key=lambda each: (each.state, -held[each.owner])))
+            held = Counter(spare.owner for spare in self._spare)
+            self._evict(min(self._spare, key=lambda spare: (spare.state, -held[spare.owner])))
         self._spare[slot] = None
 
     def leave(self, slot: Slot) -> None:
@@ -144,17 +144,17 @@ class Slots:
         """
         if len(self._taken) < self.limit:
             return True
-        held = Counter(each.owner for each in self._taken)
+        held = Counter(slot.owner for slot in self._taken)
         for state in State:
             first: dict[str, Slot] = {}
-            for each in self._taken:
-                if each.state is state:
-                    first.setdefault(each.owner, each)
+            for slot in self._taken:
+                if slot.state is state:
+                    first.setdefault(slot.owner, slot)
             able = [*first]
             if state is State.BUSY:
                 least = max(self.limit // 2, held[newcomer] + 1)
-                others = (each for each in first if is_admitted and each != newcomer)
-                able = [each for each in others if held[each] > least]
+                others = (slot for slot in first if is_admitted and slot != newcomer)
+                able = [other for other in others if held[other] > least]
             client = client_to_evict(held, newcomer, able)
             if client is not None:
                 self._warn("closed one of the client with the most")
@@ -185,7 +185,7 @@ class Unread:
     client over its own limit also does, but keeps its newest one.
     """
 
-    def __init__(self, most: int = MOST_UNREAD) -> None:
+    def __init__(self, most: int = MAX_UNREAD) -> None:
         self._most = most
         self._waiting: dict[Slot, int] = {}
 
@@ -204,8 +204,8 @@ class Unread:
             self._cut_off(mine.pop(0), why)
         while sum(self._waiting.values()) > self._most:
             by_client = Counter[str]()
-            for each, waiting in self._waiting.items():
-                by_client[each.owner] += waiting
+            for waiter, waiting in self._waiting.items():
+                by_client[waiter.owner] += waiting
             [(most, _)] = by_client.most_common(1)
             oldest = next(each for each in self._waiting if each.owner == most)
             self._cut_off(oldest, f"more than {self._most >> 20} MiB unread by all clients")

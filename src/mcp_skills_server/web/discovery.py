@@ -60,8 +60,8 @@ _INLINE_BYTES: Final = 1 << 18
 _CHUNK: Final = 1 << 18
 """Bytes in one chunk of a response: the memory that a slow client holds."""
 _LOGGED_AT_ONCE: Final = 20
-_MOST_LOGGED: Final = 10_000
-_MOST_SKILLS: Final = 20_000
+_MAX_LOGGED: Final = 10_000
+_MAX_SKILLS: Final = 20_000
 """Skills in the publications of all sets of grants together; each has its own artifacts."""
 _RANGE: Final = re.compile(
     r"\s*+bytes\s*+=\s*+(?:([0-9]{1,4000})\s*+-\s*+([0-9]{0,4000})|-\s*+([0-9]{1,4000}))\s*+",
@@ -184,8 +184,8 @@ class Discovery:
         `with_queries` adds the queries of trigger sets, which ARD requires.
         """
         skills: list[CatalogSkill] = []
-        for each in edition.skills.values():
-            skill, made = each.skill, each.artifact
+        for published in edition.skills.values():
+            skill, made = published.skill, published.artifact
             queries = self._queries(skill) if with_queries else ()
             skills.append(CatalogSkill(skill, made.path, made.digest, made.media_type, queries))
         return jsonrpc.dump(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
@@ -268,12 +268,12 @@ class Discovery:
         lines = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
         partly = "published only by discovery 0.2.0"
         lines += [f"{path}: {partly}: {reason}" for path, reason in edition.left_out_0_1]
-        new = [each for each in lines if each not in self._logged]
-        if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
+        new = [line for line in lines if line not in self._logged]
+        if self.publication.registry.permissions is None or len(self._logged) > _MAX_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
-        for each in new[:_LOGGED_AT_ONCE]:
-            logger.warning("%s", printable(each))
+        for path in new[:_LOGGED_AT_ONCE]:
+            logger.warning("%s", printable(path))
         if len(new) > _LOGGED_AT_ONCE:
             logger.warning("and %d more skills are not published", len(new) - _LOGGED_AT_ONCE)
 
@@ -326,7 +326,7 @@ class DiscoveryByGrants:
         self, views: Views, make: Callable[[Registry | FilteredSkills], Discovery]
     ) -> None:
         self._views = views
-        self._endpoints = LruCache(make, _MOST_SKILLS, weigh=lambda made: made.publication.weight)
+        self._endpoints = LruCache(make, _MAX_SKILLS, weigh=lambda made: made.publication.weight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
@@ -359,9 +359,9 @@ async def _slice(raw: bytes, start: int, length: int) -> bytes:
 
 def matches_tag(header: str, etag: str, *, weakly: bool) -> bool:
     """Return whether a list of entity tags contains `etag`. A date never matches."""
-    tags = [each.strip() for each in header.split(",")]
+    tags = [tag.strip() for tag in header.split(",")]
     if weakly:
-        tags = [each.removeprefix("W/") for each in tags]
+        tags = [tag.removeprefix("W/") for tag in tags]
     return "*" in tags or etag in tags
 
 
@@ -371,10 +371,10 @@ def _byte_range(header: str, size: int) -> tuple[int, int] | None:
     A range outside the resource has a length of 0 or less. Ignored are several ranges, and units
     other than bytes (RFC 9110 14.2).
     """
-    found = _RANGE.fullmatch(header)
-    if found is None:
+    match = _RANGE.fullmatch(header)
+    if match is None:
         return None
-    first, last, suffix = found.groups()
+    first, last, suffix = match.groups()
     if suffix is not None:
         length = min(int(suffix), size)
         return size - length, length

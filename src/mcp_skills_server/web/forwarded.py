@@ -19,7 +19,7 @@ from mcp_skills_server.errors import UsageError
 PREFIX: Final = "mcp_skills_server.prefix"
 """Key of the path prefix in the ASGI scope."""
 
-_LONGEST_PREFIX: Final = 256
+_MAX_PREFIX: Final = 256
 _WELL_KNOWN: Final = "/.well-known/"
 _INSERTED: Final = "/.well-known/oauth-protected-resource"
 """Path that clients insert before the endpoint's path and its prefix (RFC 9728 3.1)."""
@@ -33,14 +33,14 @@ def trusted_networks(given: Iterable[str]) -> list[str]:
         UsageError: one is neither an address nor a network.
     """
     out: list[str] = []
-    for each in given:
+    for text in given:
         try:
-            network = ip_network(each.strip())
+            network = ip_network(text.strip())
         except ValueError as error:
             reason = " (it has bits beyond its length)" if "host bits" in str(error) else ""
             raise UsageError(
                 "--trusted-proxy takes an address or a network such as 10.0.0.0/8, not "
-                f"{each!r}{reason}"
+                f"{text!r}{reason}"
             ) from None
         out.append(str(network))
         if isinstance(network, IPv4Network):  # as a dual-stack socket sees it
@@ -55,7 +55,7 @@ def checked_prefix(path: str) -> str:
         UsageError: it cannot be a path prefix.
     """
     path = path.removesuffix("/")
-    is_path = len(path) <= _LONGEST_PREFIX and _PATH.fullmatch(path) is not None
+    is_path = len(path) <= _MAX_PREFIX and _PATH.fullmatch(path) is not None
     if path and (
         not is_path or {".", ".."} & {*path.split("/")} or f"{path}/".startswith(_WELL_KNOWN)
     ):

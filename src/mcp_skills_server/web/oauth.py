@@ -60,7 +60,7 @@ async def fetch(url: str, form: bytes | None = None) -> tuple[int, bytes]:
         method, max_error_bytes = "POST", _MAX_BYTES
     bounds = Bounds(read_s=_TIMEOUT_S, download_s=_TIMEOUT_S)
     async with HttpClient(bounds, connections=1) as client:
-        found = await client.request(
+        response = await client.request(
             method,
             url,
             headers,
@@ -70,4 +70,4 @@ async def fetch(url: str, form: bytes | None = None) -> tuple[int, bytes]:
             content=form,
             follow=False,
         )
-    return found.status, found.body
+    return response.status, response.body

@@ -83,7 +83,7 @@ def make_policy(
         UsageError: the network could reach the server without an allow-list or a token, or an
             allowed host is no host name, or an allowed origin no origin.
     """
-    named = frozenset(_bare(each) for each in hosts)
+    named = frozenset(_bare(name) for name in hosts)
     loopback = is_loopback(host)
     if not loopback and not named and not tokens and oauth is None:
         raise UsageError(
@@ -102,8 +102,8 @@ def host_name(header: str) -> str | None:
     """Return the name in a Host header, in lower case without port; None for a malformed one."""
     # Not urlsplit: it also finds a host in `evil@localhost` and in `localhost/evil`, and raises
     # ValueError for others.
-    found = _HOST.fullmatch(header)
-    return (found[1] or found[2]).lower() if found else None
+    match = _HOST.fullmatch(header)
+    return (match[1] or match[2]).lower() if match else None
 
 
 def _origin(given: str) -> str:

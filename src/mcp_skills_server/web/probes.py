@@ -111,8 +111,8 @@ def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
 
 
 def _missing(registry: Registry, severity: str) -> set[str]:
-    problems = [each for each in registry.snapshot.problems if each.code == "root-missing"]
-    return {found.path for found in problems if found.severity == severity}
+    problems = [problem for problem in registry.snapshot.problems if problem.code == "root-missing"]
+    return {problem.path for problem in problems if problem.severity == severity}
 
 
 def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:

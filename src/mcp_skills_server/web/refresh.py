@@ -27,9 +27,9 @@ from mcp_skills_server.web.settings import HttpSettings
 logger = logging.getLogger(__name__)
 
 PATH: Final = "/refresh"
-_MOST_BYTES: Final = 25 << 20
+_MAX_BYTES: Final = 25 << 20
 """GitHub's limit for the body of a webhook."""
-_SHORTEST: Final = 16
+_MIN_LENGTH: Final = 16
 _SIGNED: Final = (
     ("x-hub-signature-256", "sha256="),
     ("x-gitea-signature", ""),
@@ -45,9 +45,9 @@ def checked_secret(secret: str) -> bytes:
     Raises:
         UsageError: it is too short, or no header can carry it. The message never contains it.
     """
-    if len(secret) < _SHORTEST:
+    if len(secret) < _MIN_LENGTH:
         raise UsageError(
-            f"--refresh-secret has fewer than {_SHORTEST} characters; choose a longer one"
+            f"--refresh-secret has fewer than {_MIN_LENGTH} characters; choose a longer one"
         )
     if not (secret.isascii() and secret.isprintable()):
         raise UsageError(
@@ -75,8 +75,8 @@ class WebhookEndpoint(Part):
             size = 0
             async for chunk in request.stream():
                 size += len(chunk)
-                if size > _MOST_BYTES:
-                    error = f"the body has more than {_MOST_BYTES:,} bytes"
+                if size > _MAX_BYTES:
+                    error = f"the body has more than {_MAX_BYTES:,} bytes"
                     return JSONResponse({"error": error}, 413)
                 code.update(chunk)
             if not _is_known(request, self._secret, code.hexdigest()):
@@ -102,9 +102,9 @@ class WebhookEndpoint(Part):
 def _is_known(request: Request, secret: bytes, code: str) -> bool:
     """Return whether a header proves the secret. Compares in constant time."""
     proofs = [(header, (prefix + code).encode()) for header, prefix in _SIGNED]
-    found = [
+    addresses = [
         hmac.compare_digest(value.encode("utf-8", "surrogateescape"), proof)
         for header, proof in (*proofs, (_TOKEN, secret))
         for value in request.headers.getlist(header)
     ]
-    return any(found)
+    return any(addresses)

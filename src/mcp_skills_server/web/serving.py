@@ -143,8 +143,8 @@ def _open_listener(
         UsageError: the address cannot be listened on.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, number, _, address = found[0]
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, number, _, address = infos[0]
         # Pass TCP's protocol number: asyncio sets TCP_NODELAY only on such sockets, and without it
         # a response takes 40 ms.
         listener = socket.socket(family, kind, number)
@@ -309,12 +309,12 @@ class _UvicornServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for each in sockets or ():
-            each.listen(_BACKLOG)  # asyncio has replaced the backlog
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # asyncio has replaced the backlog
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for each in self.servers:
-            each.close()
+        for server in self.servers:
+            server.close()
         if self._drain.begun:
             # A client that has just connected is about to send its request.
             await anyio.sleep(_DRAIN_TAIL_S)

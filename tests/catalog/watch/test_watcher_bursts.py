@@ -122,7 +122,7 @@ def test_edit_soon_after_a_report_is_debounced_as_a_burst(tmp_path: Path, monkey
     assert [each.kwargs["lone"] for each in burst.call_args_list] == [True, False]
 
 
-LONE_S, BURST_S, LONGEST_S = 0.04, 0.25, 3.0
+LONE_S, BURST_S, MAX_S = 0.04, 0.25, 3.0
 """Debounce after a lone edit and after a burst, and the longest burst."""
 
 
@@ -162,7 +162,7 @@ def test_burst_deadline_moves_with_each_event_up_to_the_longest_burst() -> None:
     while burst.deadline() > now and now < 200.0:
         now += 0.01
         burst.add(["/r/one/SKILL.md", "/r/two/SKILL.md"], now)
-    assert now == pytest.approx(100.0 + LONGEST_S, abs=0.02)
+    assert now == pytest.approx(100.0 + MAX_S, abs=0.02)
 
 
 def test_edit_is_noticed_while_directories_keep_coming(tmp_path: Path) -> None:

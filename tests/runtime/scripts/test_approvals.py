@@ -91,9 +91,9 @@ def test_invalid_approvals_file_is_refused(tmp_path: Path, raw: str) -> None:
 
 def test_oversized_or_unreadable_file_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = file.stat().st_size
-    monkeypatch.setattr(approvals, "_MOST_BYTES", size)
+    monkeypatch.setattr(approvals, "_MAX_BYTES", size)
     assert len(read(file)) == 1
-    monkeypatch.setattr(approvals, "_MOST_BYTES", size - 1)
+    monkeypatch.setattr(approvals, "_MAX_BYTES", size - 1)
     with pytest.raises(UsageError, match="not an approvals file"):
         read(file)
     with pytest.raises(UsageError, match=r"cannot be read \(.*\); check it"):

@@ -30,7 +30,7 @@ from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpre
 from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, Workspace, discard, lay_out
+from mcp_skills_server.runtime.scripts.workspace import MAX_FILES, Workspace, discard, lay_out
 from runtime.scripts import zoo
 from tables import each_row
 from wire import ROOT
@@ -650,7 +650,7 @@ def test_default_limits_equal_those_of_manual(registry: Registry) -> None:
         f"| {limits['DATA'] / (1 << 30):g} GiB; all", f"| {default.concurrent}, over HTTP",
         f"| {default.output_bytes / 1024:g} KiB |", f"| {limits['FSIZE'] / (1 << 20):g} MiB |",
         f"| {limits['NOFILE']} a process; no core files, no message queues |",
-        f"| {default.workspace_bytes / (1 << 20):g} MiB and {MOST_FILES:,} files and folders",
+        f"| {default.workspace_bytes / (1 << 20):g} MiB and {MAX_FILES:,} files and folders",
     ):  # fmt: skip
         assert text in manual
     run.workspace.close()

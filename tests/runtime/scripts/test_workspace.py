@@ -151,9 +151,9 @@ def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytes
     size += 2 * 1024 + (tmp_path / "symlink").lstat().st_blocks * 512
     assert not exceeds(top, size)
     assert exceeds(top, size - 1)
-    monkeypatch.setattr(workspace, "MOST_FILES", 5)
+    monkeypatch.setattr(workspace, "MAX_FILES", 5)
     assert not exceeds(top, 1 << 30)
-    monkeypatch.setattr(workspace, "MOST_FILES", 4)
+    monkeypatch.setattr(workspace, "MAX_FILES", 4)
     assert exceeds(top, 1 << 30)
 
 

@@ -129,7 +129,7 @@ def test_failed_history_fetch_is_retried_after_a_minute(
 
 def test_history_fetch_is_limited_in_bytes(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream.commit({**BASE, **skill("alpha", assets__large_bin=bytes(range(256)) * 16)})
-    monkeypatch.setattr(history, "_MOST_FETCHED_BYTES", 512)
+    monkeypatch.setattr(history, "_MAX_FETCHED_BYTES", 512)
     found = fetch_history(upstream.url, tmp_path)
     assert not found.commits
     assert found.note
@@ -174,12 +174,12 @@ def test_file_content_names_and_attributes_cannot_forge_commits(upstream: Upstre
 
 
 def test_log_of_local_repository_is_bounded(upstream: Upstream) -> None:
-    for number in range(history.MOST + 5):
+    for number in range(history.MAX_REVISIONS + 5):
         upstream.commit({**BASE, **skill("alpha", f"Number {number}.\n" * 600)})
     git = history.Git(upstream.directory, "", "none")
     found = history.read_log(git, history.pathspecs("skills/alpha"), "main")
     assert found is not None
-    assert len(found) == history.MOST
+    assert len(found) == history.MAX_REVISIONS
     assert any(each.lines for each in found)
     assert not any(each.is_whole for each in found if each.lines)
     assert history.read_log(git, history.pathspecs("skills/alpha"), "--output=x") is None

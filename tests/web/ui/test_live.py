@@ -274,7 +274,7 @@ def recorded_revisions(folder: Path, kept: str = "") -> Iterator[Callable[[str, 
 
 
 def test_changed_files_without_kept_content_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_MOST_KEPT", 0)
+    monkeypatch.setattr(history, "_MAX_KEPT", 0)
     write_skill(tmp_path / "a", body="one\n", old_md="x")
     write_skill(tmp_path / "a" / "inner")
     with recorded_revisions(tmp_path) as revisions_of:

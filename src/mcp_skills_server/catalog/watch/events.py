@@ -80,7 +80,11 @@ class DirectoryEvents:
                 )
         if _WATCHES_TREES:
             entered &= set(self._tops)
-        new = {each for each in entered if not self._is_watched(each) and _is_readable(each)}
+        new = {
+            directory
+            for directory in entered
+            if not self._is_watched(directory) and _is_readable(directory)
+        }
         if new:
             new = self._watch(new)
         return new
@@ -121,7 +125,9 @@ class DirectoryEvents:
         Another directory may have the path now.
         """
         for watched, _ in self._groups:
-            watched -= {each for each in watched if not set(above(each)).isdisjoint(gone)}
+            watched -= {
+                directory for directory in watched if not set(above(directory)).isdisjoint(gone)
+            }
 
     def _is_watched(self, directory: str) -> bool:
         return any(directory in watched for watched, _ in self._groups)
@@ -197,13 +203,13 @@ def _reason(error: str) -> str:
 
 def _limit(what: str) -> str:
     """Return Linux's limit for one user: the lower of the system's and the user namespace's."""
-    found: list[int] = []
+    limits: list[int] = []
     for path in (f"/proc/sys/fs/inotify/max_user_{what}", f"/proc/sys/user/max_inotify_{what}"):
         try:
             with open(path, encoding="ascii") as file:
-                found.append(int(file.read()))
+                limits.append(int(file.read()))
         except (OSError, ValueError):
             continue
-    if found:
-        return str(min(found))
+    if limits:
+        return str(min(limits))
     return "not known"

@@ -30,7 +30,7 @@ _LONE_S: Final = 0.04
 """Debounce in seconds after a lone edit; the shortest wait of all."""
 _QUIET_S: Final = 0.25
 """Debounce in seconds after a burst."""
-_LONGEST_S: Final = 3.0
+_MAX_WAIT_S: Final = 3.0
 """Longest burst: a file that is written all the time would otherwise never be read again."""
 _LONE_PATHS: Final = 8
 _LONE_TOPS: Final = 3
@@ -57,7 +57,7 @@ class Burst:
     def deadline(self) -> float:
         """Return the time at which the burst is over if no further event comes."""
         self._lone = self._lone and self._looks_lone()
-        return min(self._last + (_LONE_S if self._lone else _QUIET_S), self._began + _LONGEST_S)
+        return min(self._last + (_LONE_S if self._lone else _QUIET_S), self._began + _MAX_WAIT_S)
 
     def _looks_lone(self) -> bool:
         """Tell whether this may be one save, or one small directory created, deleted or renamed."""
@@ -274,9 +274,9 @@ def _changed_links(roots: Iterable[Root]) -> set[str]:
     Polled, because the target of a link may come and go where nothing is watched.
     """
     links = [
-        (os.path.join(root.path, place), link)
+        (os.path.join(root.path, path), link)
         for root in roots
-        for place, link in [*root.links.items()]
+        for path, link in [*root.links.items()]
     ]
     changed = {path for path, link in links if link_state(path) != link.state}
     # the links of a root that is away differ for as long as it is

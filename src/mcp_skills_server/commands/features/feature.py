@@ -58,7 +58,7 @@ class Server:
 
     def feature(self, kind: type[_F]) -> _F:
         """Return the feature of this class."""
-        return next(each for each in self.features if isinstance(each, kind))
+        return next(feature for feature in self.features if isinstance(feature, kind))
 
 
 class Feature(Options):

@@ -273,8 +273,8 @@ class PrometheusMetrics(
 
     def _all_gauges(self) -> Mapping[str, Gauge]:
         out: dict[str, Gauge] = {}
-        for each in self._server.features:
-            out |= each.gauges()
+        for feature in self._server.features:
+            out |= feature.gauges()
         return out
 
     def gauges(self) -> Mapping[str, Gauge]:
@@ -286,8 +286,8 @@ class PrometheusMetrics(
         snapshot = registry.snapshot
         states = mirrors.states() if mirrors is not None else []
         served = len(snapshot.paths(Standing.LENIENT))
-        ages = {each.name: now - each.current for each in states if each.current is not None}
-        expiring = sum(each.expires <= now + SOON_S for each in server.tokens or ())
+        ages = {state.name: now - state.current for state in states if state.current is not None}
+        expiring = sum(token.expires <= now + SOON_S for token in server.tokens or ())
         out: dict[str, Gauge] = {
             "skills_build_info": Gauge("The running version.", {__version__: 1}, "version"),
             "skills_tokens_expiring": Gauge(

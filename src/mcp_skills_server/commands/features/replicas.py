@@ -156,5 +156,5 @@ def _notify(bus: ChangeBus, registry: Registry, changes: Changes) -> None:
         for skills in (changes.before, changes.after)
         for skill in skills.values()
     }
-    for each in where:
-        bus.notify(each)
+    for replica in where:
+        bus.notify(replica)

@@ -68,7 +68,7 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
         folder, roots = server.options.proposals, server.opened.registry.roots
         if folder is not None and not self.tools:  # before the folder is made
             raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
-        proposals = proposals_at(folder, [each.path for each in roots])
+        proposals = proposals_at(folder, [root.path for root in roots])
         server.settings = replace(server.settings, tools=self.tools, proposals=proposals)
         server.runtime.settings = server.runtime.settings._replace(
             max_loaded=self.max_loaded,

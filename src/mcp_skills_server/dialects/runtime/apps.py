@@ -18,7 +18,7 @@ _SKILL: Final = "ui://mcp-skills-server/skill"
 _VIEW_OF: Final = {LIST: _CATALOGUE, LOAD: _SKILL}
 _DOMAINS: Final = ("connectDomains", "resourceDomains", "frameDomains", "baseUriDomains")
 _META: Final[dict[str, Json]] = {
-    "ui": {"csp": {each: [] for each in _DOMAINS}, "prefersBorder": True}
+    "ui": {"csp": {domain: [] for domain in _DOMAINS}, "prefersBorder": True}
 }
 """A content security policy without any external origin."""
 

@@ -22,7 +22,7 @@ from mcp_skills_server.dialects.runtime.words import (
 )
 from mcp_skills_server.model import Json
 
-_MOST_AT_ONCE: Final = 64
+_MAX_AT_ONCE: Final = 64
 """The maximum number of names in one call."""
 
 _ABOUT_SESSION: Final = (
@@ -32,7 +32,7 @@ _ABOUT_SESSION: Final = (
 
 
 def definitions(
-    found: Overview, characters: int, *, scripts: bool, handles: bool, words: Sequence[str] = ()
+    listed: Overview, characters: int, *, scripts: bool, handles: bool, words: Sequence[str] = ()
 ) -> list[dict[str, Json]]:
     """Return the tool definitions, or none if there are no skills.
 
@@ -43,7 +43,7 @@ def definitions(
         words: keywords of the skills for the search tool's description, for hosts that search among
             tools before their model sees any.
     """
-    if not found:
+    if not listed:
         return []
     bound: dict[str, Json] = {}
     if handles:
@@ -54,7 +54,7 @@ def definitions(
     tools = [
         _list_tool(),
         _search_tool(words),
-        _load_tool(found, characters, bound),
+        _load_tool(listed, characters, bound),
         _unload_tool(bound),
         _read_tool(bound),
     ]
@@ -116,17 +116,17 @@ def proposing() -> list[dict[str, Json]]:
     return [propose, own]
 
 
-def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> dict[str, Json]:
+def _load_tool(listed: Overview, characters: int, bound: Mapping[str, Json]) -> dict[str, Json]:
     return _tool(
         LOAD,
         "Load skills",
-        overview.loading(found, characters),
+        overview.loading(listed, characters),
         {
             # No enum: paths, and skills that only a user may start, are accepted too.
             "names": {
                 **_TEXTS,
                 "minItems": 1,
-                "maxItems": _MOST_AT_ONCE,
+                "maxItems": _MAX_AT_ONCE,
                 "description": "Names of the skills to load.",
             },
             "mode": {
@@ -153,7 +153,7 @@ def _unload_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         {
             "names": {
                 **_TEXTS,
-                "maxItems": _MOST_AT_ONCE,
+                "maxItems": _MAX_AT_ONCE,
                 "description": "Names of the skills to unload.",
             },
             "all": {"type": "boolean", "description": "Unload every skill."},

@@ -33,7 +33,7 @@ from mcp_skills_server.format.markup import contained, element, escaped, wrap
 
 OVERVIEW_CHARACTERS: Final = 4_000
 """The longest text that hosts show untruncated: some truncate at 4,096 characters."""
-_LEAST_DESCRIPTION: Final = 60
+_MIN_DESCRIPTION: Final = 60
 """The minimum length of a truncated description; a shorter one does not say when to use a skill."""
 _SOME_DESCRIPTION: Final = 90
 """The maximum length of a description when only some skills have one."""
@@ -54,8 +54,8 @@ _TRIGGER: Final = re.compile(
     re.IGNORECASE,
 )
 """Matches the trigger sentence (when to use the skill) in the most common languages of skills."""
-_MOST_GROUPS: Final = 24
-_LONGEST_LABEL: Final = 40
+_MAX_GROUPS: Final = 24
+_MAX_LABEL: Final = 40
 
 _RULE: Final = (
     f"When a task fits a skill, you MUST call {LOAD} with its name before you use its "
@@ -103,11 +103,11 @@ def instructions(
     parts = [head, available(overview, characters - len(head) - 2)]
     if active:
         bodies: list[str] = []
-        for each in active:
-            attributes = {"name": each.name}
-            if each.origin is not None:
-                attributes["origin"] = each.origin
-            bodies.append(element("skill", attributes, each.instructions))
+        for skill in active:
+            attributes = {"name": skill.name}
+            if skill.origin is not None:
+                attributes["origin"] = skill.origin
+            bodies.append(element("skill", attributes, skill.instructions))
         parts.append("These skills are loaded. Where two conflict, the later one applies.")
         parts.append(wrap("active_skills", {}, bodies))
     return "\n\n".join(filter(None, parts))
@@ -203,7 +203,7 @@ def _truncated(description: str, most: int) -> str:
     if len(description) <= most:
         return description
     part = clipped(trigger_first(description), most)
-    if len(part) < _LEAST_DESCRIPTION:
+    if len(part) < _MIN_DESCRIPTION:
         return ""
     return part
 
@@ -232,9 +232,9 @@ def _chosen(
 
 def trigger_first(description: str) -> str:
     """Move the trigger sentence (when to use the skill) of a description to its beginning."""
-    sentences = [each for each in _SENTENCE.split(description) if each]
-    place = next((at for at, each in enumerate(sentences) if _TRIGGER.search(each)), 0)
-    return " ".join([*sentences[place : place + 1], *sentences[:place], *sentences[place + 1 :]])
+    sentences = [sentence for sentence in _SENTENCE.split(description) if sentence]
+    first = next((at for at, sentence in enumerate(sentences) if _TRIGGER.search(sentence)), 0)
+    return " ".join([*sentences[first : first + 1], *sentences[:first], *sentences[first + 1 :]])
 
 
 def shown_part(overview: Overview, shown: Shown, position: int) -> str:
@@ -265,21 +265,21 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
     """
     folders = [tuple(path.split("/")[:-1]) for _, path in places]
     shared = _shared(folders)
-    found: dict[str, list[int]] = {}
+    members: dict[str, list[int]] = {}
     for position, (root, _) in enumerate(places):
         label = next(iter(folders[position][shared:]), root)
-        found.setdefault(label, []).append(position)
-    largest = sorted(found.items(), key=lambda group: (-len(group[1]), group[0]))[:_MOST_GROUPS]
+        members.setdefault(label, []).append(position)
+    largest = sorted(members.items(), key=lambda group: (-len(group[1]), group[0]))[:_MAX_GROUPS]
     hashes = [crc32(path.encode("utf-8", "replace")) for _, path in places]
     for _, positions in largest:
         positions.sort(key=lambda position: (hashes[position], position))
     return dict(largest)
 
 
-def round_robin(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
+def round_robin(grouped: Mapping[str, Sequence[int]]) -> Iterator[int]:
     """Yield positions round-robin over the groups, as the order in which names are shown."""
-    for step in range(max(map(len, found.values()), default=0)):
-        yield from (positions[step] for positions in found.values() if step < len(positions))
+    for step in range(max(map(len, grouped.values()), default=0)):
+        yield from (positions[step] for positions in grouped.values() if step < len(positions))
 
 
 def loading(overview: Overview, characters: int) -> str:
@@ -327,14 +327,14 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
     """Return the groups with their counts, and as many names as fit, chosen round-robin."""
     if not offers:
         return Shown("", ())
-    found = groups([(offer.root, offer.path) for offer in offers])
+    grouped = groups([(offer.root, offer.path) for offer in offers])
     budget -= len(_NOT_ALL_NAMES)
     rest = len(offers)
     heads: dict[str, str] = {}
-    for label, positions in found.items():
+    for label, positions in grouped.items():
         head = ""
-        if len(found) > 1:
-            shown = escape(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)
+        if len(grouped) > 1:
+            shown = escape(clipped(one_line(label), _MAX_LABEL) or _NO_FOLDER)
             head = f"- {shown} ({len(positions):,}): "
         if len(head) + len(_DOTS) + 1 > budget - len(_OTHERS) - len(f"{rest:,}"):
             break
@@ -346,9 +346,9 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
         last = f"{_OTHERS}{rest:,}"
     budget -= len(last)
     named: dict[str, list[int]] = {label: [] for label in heads}
-    of = {position: label for label in heads for position in found[label]}
+    of = {position: label for label in heads for position in grouped[label]}
     open_ones = set(heads)
-    for position in round_robin(found):
+    for position in round_robin(grouped):
         label = of.get(position)
         if label not in open_ones:
             continue
@@ -365,7 +365,7 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
         lines.append(_NOT_ALL_NAMES)
     for label, head in heads.items():
         names = [escape(one_line(offers[position].name)) for position in sorted(named[label])]
-        if len(names) < len(found[label]):
+        if len(names) < len(grouped[label]):
             names.append(_DOTS)
         lines.append(head + ", ".join(names))
     return Shown("\n".join(lines) + last, {*chain(*named.values())})

@@ -28,7 +28,7 @@ from mcp_skills_server.model.clients import UNKNOWN, Shows
 
 RESULT_CHARACTERS: Final = UNKNOWN.result_characters
 """The maximum result size in characters: hosts cut 40,000 in the middle, or move them to a file."""
-_MOST_FILES: Final = 200
+_MAX_FILES: Final = 200
 _ELSEWHERE: Final = (
     "The instructions and files are in active_skills of this result's structured content. If they "
     f"are not shown to you, read each skill's {SKILL_MD} with {READ}."
@@ -60,11 +60,11 @@ def load_result(
     """
     shown: dict[str, Loaded] = {}
     if bodies:
-        shown = {each.name: each for each in _cut(fresh, characters)}
+        shown = {skill.name: skill for skill in _cut(fresh, characters)}
     whole = shown if shows != "text" else ()
-    entries = [_loaded_entry(shown.get(each.name, each), each.name in whole) for each in active]
+    entries = [_loaded_entry(shown.get(skill.name, skill), skill.name in whole) for skill in active]
     structure: dict[str, Json] = {"active_skills": entries}
-    names = contained(", ".join(one_line(each.name) for each in active)) or "none"
+    names = contained(", ".join(one_line(skill.name) for skill in active)) or "none"
     lines = [f"Active skills: {names}."]
     if len(active) > 1:
         lines[0] += " Where two conflict, the later one applies."
@@ -74,11 +74,13 @@ def load_result(
     if bodies and shows == "structure" and fresh:
         lines.append(_ELSEWHERE)
     elif bodies:
-        lines += [_with_files(each) for each in shown.values()]
+        lines += [_with_files(skill) for skill in shown.values()]
     elif fresh:
-        for each in fresh:
-            if each.problems:
-                words = f"The skill {one_line(each.name)} has problems: {'; '.join(each.problems)}"
+        for skill in fresh:
+            if skill.problems:
+                words = (
+                    f"The skill {one_line(skill.name)} has problems: {'; '.join(skill.problems)}"
+                )
                 lines.append(contained(words))
         lines.append("Their instructions are at the top from now on.")
     return noted(lines, structure, note, "\n\n")
@@ -111,7 +113,7 @@ def depends_on(more: Sequence[str], missing: Sequence[str]) -> str | None:
             f"{', '.join(more)}."
         )
     if missing:
-        names = ", ".join(printable(each)[:100] for each in missing[:20])
+        names = ", ".join(printable(name)[:100] for name in missing[:20])
         words.append(f"They name unknown skills: {names}.")
     return " ".join(words) or None
 
@@ -162,7 +164,7 @@ def _part(text: str, *notes: str) -> ToolResult:
     """Return the exact text as a block, with notes in separate blocks."""
     if remark := hidden.hidden_warning(text):
         notes = (*notes, f"[{remark}]")
-    return _result(text, more=[{"type": "text", "text": each} for each in notes])
+    return _result(text, more=[{"type": "text", "text": note} for note in notes])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> ToolResult:
@@ -237,7 +239,7 @@ def script_result(run: Mapping[str, Json]) -> ToolResult:
         parts[-1] += f" Gaps: {'; '.join(map(str, gaps))}."
     files, more = run.get("files"), run.get("files_not_shown")
     if isinstance(files, list) and files:
-        names = [str(each["path"]) for each in files if isinstance(each, dict)]
+        names = [str(file["path"]) for file in files if isinstance(file, dict)]
         if more:
             names[-1] += f" and {more} more"
         parts.append(f"New or changed files, to be read with {READ}: {', '.join(names)}.")
@@ -264,37 +266,37 @@ def proposal_stored(proposal: dict[str, Json]) -> ToolResult:
 def proposal_list(proposals: Sequence[dict[str, Json]]) -> ToolResult:
     """Return the result that lists a caller's proposals."""
     lines: list[str] = []
-    for each in proposals:
-        lines.append(f"{each['id']} {each['name']}: {each['state']}")
-        if each.get("message"):
-            lines[-1] += f", {each['message']}"
+    for proposal in proposals:
+        lines.append(f"{proposal['id']} {proposal['name']}: {proposal['state']}")
+        if proposal.get("message"):
+            lines[-1] += f", {proposal['message']}"
     text = "\n".join(lines) or "You have proposed nothing here."
     return _result(text, {"proposals": [*proposals]})
 
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     """Truncate instructions to a common limit if they do not fit, with a hint where to continue."""
-    files = sum(len(path) + 4 for each in fresh for path in each.files[:_MOST_FILES])
+    files = sum(len(path) + 4 for skill in fresh for path in skill.files[:_MAX_FILES])
     budget = max(characters - files, characters // 2)
-    if sum(len(each.instructions) for each in fresh) <= budget:
+    if sum(len(skill.instructions) for skill in fresh) <= budget:
         return list(fresh)
-    most = max_min_limit((len(each.instructions) for each in fresh), budget)
+    most = max_min_limit((len(skill.instructions) for skill in fresh), budget)
     out: list[Loaded] = []
-    for each in fresh:
-        whole = each.instructions
+    for skill in fresh:
+        whole = skill.instructions
         kept, position = paragraphs(whole, most)
         if position < len(whole):
-            line = each.line + whole.count("\n", 0, position)
+            line = skill.line + whole.count("\n", 0, position)
             begun = position - whole.rfind("\n", 0, position)
             within = ""
             if begun > 1:
                 within = f", start_character={begun}"
             kept += (
                 f"\n\n[The first {len(kept)} of {len(whole)} characters. Before you follow them, "
-                f'read on: call {READ} with skill="{each.name}", path="{SKILL_MD}", '
+                f'read on: call {READ} with skill="{skill.name}", path="{SKILL_MD}", '
                 f"start_line={line}{within}.]"
             )
-        out.append(each._replace(instructions=kept))
+        out.append(skill._replace(instructions=kept))
     return out
 
 
@@ -333,8 +335,8 @@ def _loaded_entry(loaded: Loaded, with_body: bool) -> Json:
         "properties": dict(loaded.properties),
     }
     if with_body:
-        out |= {"instructions": loaded.instructions, "files": [*loaded.files[:_MOST_FILES]]}
-        cut = len(loaded.files) - _MOST_FILES
+        out |= {"instructions": loaded.instructions, "files": [*loaded.files[:_MAX_FILES]]}
+        cut = len(loaded.files) - _MAX_FILES
         if cut > 0:
             out["files_not_shown"] = cut  # ASG-28
     if loaded.problems:
@@ -351,7 +353,7 @@ def _with_files(loaded: Loaded) -> str:
     parts = [element("skill", attributes, loaded.instructions)]
     if loaded.files:
         # a file name may contain a line break
-        shown = [printable(path) for path in loaded.files[:_MOST_FILES]]
+        shown = [printable(path) for path in loaded.files[:_MAX_FILES]]
         cut = len(loaded.files) - len(shown)
         if cut:
             shown.append(f"({cut} more are not shown)")  # ASG-28
@@ -381,11 +383,11 @@ def listing(
     said = _without_repeats(entries)
     most = max_min_limit(map(len, said), characters)
     shown = [
-        {**each, "description": clipped(description, most)}
-        for each, description in zip(entries, said, strict=True)
+        {**offer, "description": clipped(description, most)}
+        for offer, description in zip(entries, said, strict=True)
     ]
     structure: dict[str, Json] = {"skills": [*shown]}
-    lines = [_listed(each) for each in shown] or ["No skill matches."]
+    lines = [_listed(offer) for offer in shown] or ["No skill matches."]
     if next_after is not None:
         structure["next_after"] = next_after
         lines.append(f'There are more: call {LIST} with after="{next_after}".')
@@ -429,8 +431,8 @@ def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
     """Return the descriptions, each repeat replaced by a reference if that is shorter."""
     first: dict[str, str] = {}
     out: list[str] = []
-    for each in entries:
-        description, name = str(each["description"]), str(each["name"])
+    for listed in entries:
+        description, name = str(listed["description"]), str(listed["name"])
         repeat = f"The same description as {first.setdefault(description, name)}."
         if first[description] != name and len(repeat) < len(description):
             description = repeat
@@ -445,7 +447,7 @@ def _listed(shown: Mapping[str, Json]) -> str:
         text += f" [from {shown['origin']}]"
     text += f": {one_line(str(shown['description']))}"
     for key, words, between in (("also_at", "also at", ", "), ("problems", "has problems:", "; ")):
-        found = shown.get(key)
-        if isinstance(found, list):
-            text += f" [{words} {between.join(map(str, found))}]"
+        description = shown.get(key)
+        if isinstance(description, list):
+            text += f" [{words} {between.join(map(str, description))}]"
     return contained(text)

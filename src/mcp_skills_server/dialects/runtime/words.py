@@ -35,11 +35,11 @@ _OTHER_NAMES: Final = {
     "skills_read_resource": READ,
     "skills_runscript": RUN,
 }
-_MOST_PROBLEMS: Final = 10
+_MAX_PROBLEMS: Final = 10
 _ELLIPSIS: Final = "..."
 _PARTIAL_ENTITY: Final = re.compile(r"&#?\w*$")
 _ENTITIES: Final = ("&amp;", "&lt;", "&gt;", "&quot;")
-_LONGEST_WORD: Final = 30
+_MAX_WORD: Final = 30
 """The longest word, in characters, that is dropped to cut at a word boundary."""
 _TRAILING_PUNCTUATION: Final = " ,;:-("
 """Characters stripped before the ellipsis."""
@@ -124,16 +124,18 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
     # A hidden skill's name counts, because another skill of that name is named by its path
     # (`identity.name_of`).
     def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
-        usable = [each for each in skills.values() if is_usable(each)]
-        offered = {each.path: each.description for each in usable if is_offered(each)}
-        return {each.path: (each.name, offered.get(each.path)) for each in usable}
+        usable = [skill for skill in skills.values() if is_usable(skill)]
+        offered = {skill.path: skill.description for skill in usable if is_offered(skill)}
+        return {skill.path: (skill.name, offered.get(skill.path)) for skill in usable}
 
     return shown_of(before) != shown_of(after)
 
 
 def problems(skill: Skill) -> tuple[str, ...]:
     """Return at most ten error messages of a skill, for a model about to use it."""
-    return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
+    return tuple(problem.text for problem in skill.problems if problem.severity == "error")[
+        :_MAX_PROBLEMS
+    ]
 
 
 def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
@@ -146,7 +148,7 @@ def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[
 
 def scripts_of(skill: Skill) -> Iterator[str]:
     """Yield the paths of a skill's scripts; those of skills nested in it need their own grant."""
-    nested = tuple(f"{each}/" for each in skill.nested)
+    nested = tuple(f"{nested}/" for nested in skill.nested)
     scripts = (path for path in skill.files if path.startswith(SCRIPTS))
     return (path for path in scripts if not path.startswith(nested))
 
@@ -188,7 +190,7 @@ def clipped(text: str, most: int) -> str:
     if not text[budget].isspace():
         # Without a blank nearby, as in Chinese, the cut is inside a word. Do not split an entity.
         whole = kept.rpartition(" ")[0]
-        if whole and len(whole) >= budget - _LONGEST_WORD:
+        if whole and len(whole) >= budget - _MAX_WORD:
             kept = whole
         else:
             kept = _PARTIAL_ENTITY.sub("", kept)

@@ -33,8 +33,8 @@ _STORED: Final = 0
 _DEFLATED: Final = 8
 _UNIX: Final = 3
 _DARWIN: Final = 19
-_MOST_MEMBERS: Final = 0xFFFF
-_MOST_BYTES: Final = 0xFFFFFFFF
+_MAX_MEMBERS: Final = 0xFFFF
+_MAX_BYTES: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,51 +88,51 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
     _, disk, first_disk, here, count, size, start, _ = _END_RECORD.unpack_from(raw, at)
     if disk or first_disk or here != count:
         raise ArchiveRefusedError("the archive is one part of several")
-    if count == _MOST_MEMBERS or _MOST_BYTES in {size, start}:
+    if count == _MAX_MEMBERS or _MAX_BYTES in {size, start}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
     if start + size != at:
         raise ArchiveRefusedError(
             "the archive is damaged, or there are bytes before or between its members"
         )
     members: list[_Member] = []
-    place = start
-    while place < at:
+    offset = start
+    while offset < at:
         tree.count()
-        if at - place < _CENTRAL_HEAD.size or raw[place : place + 4] != _CENTRAL:
+        if at - offset < _CENTRAL_HEAD.size or raw[offset : offset + 4] != _CENTRAL:
             raise ArchiveRefusedError("the archive is damaged: its directory cannot be read")
-        head = _CENTRAL_HEAD.unpack_from(raw, place)
+        head = _CENTRAL_HEAD.unpack_from(raw, offset)
         made, flags, method, crc, packed, full, name_size = head[1], *head[3:5], *head[7:11]
-        place += _CENTRAL_HEAD.size
+        offset += _CENTRAL_HEAD.size
         system, attributes = made >> 8, head[15]
         mode = attributes >> 16
         # The symlink bits count on every system, other mode bits on Unix and macOS alone.
         if not (system in {_UNIX, _DARWIN} or stat.S_ISLNK(mode)):
             mode = 0
         member = _Member(
-            raw[place : place + name_size], flags, method, crc, packed, full, mode, head[16]
+            raw[offset : offset + name_size], flags, method, crc, packed, full, mode, head[16]
         )
         _check_member(member)
         members.append(member)
-        place += name_size + head[11] + head[12]
-    if place != at or len(members) != count:
+        offset += name_size + head[11] + head[12]
+    if offset != at or len(members) != count:
         raise ArchiveRefusedError("the archive is damaged: the size of its directory is wrong")
     return start, members
 
 
 def _end_record(raw: bytes) -> int:
     """Return the offset of the only end record whose comment ends with the archive."""
-    found: list[int] = []
+    offsets: list[int] = []
     at = len(raw)
     while (at := raw.rfind(END, max(0, len(raw) - _END_RECORD.size - 0xFFFF), at)) >= 0:
         if len(raw) - at >= _END_RECORD.size and at + _END_RECORD.size + _END_RECORD.unpack_from(
             raw, at
         )[7] == len(raw):
-            found.append(at)
-    if not found:
+            offsets.append(at)
+    if not offsets:
         raise ArchiveRefusedError("the archive is truncated, or data follows its end")
-    if len(found) > 1:
+    if len(offsets) > 1:
         raise ArchiveRefusedError("the archive has two end records")
-    return found[0]
+    return offsets[0]
 
 
 def _check_member(member: _Member) -> None:
@@ -142,7 +142,7 @@ def _check_member(member: _Member) -> None:
         raise ArchiveRefusedError(
             f"{member.shown} is compressed by a method other than deflate ({member.method})"
         )
-    if _MOST_BYTES in {member.packed, member.size, member.offset}:
+    if _MAX_BYTES in {member.packed, member.size, member.offset}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
 
 
@@ -150,7 +150,7 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
     """Return (begin, end) of each member's content, after checking for gaps and overlaps."""
     out: dict[int, tuple[int, int]] = {}
     reached = 0
-    for position, member in sorted(enumerate(members), key=lambda each: each[1].offset):
+    for position, member in sorted(enumerate(members), key=lambda pair: pair[1].offset):
         if member.offset < reached:
             raise ArchiveRefusedError(f"{member.shown} overlaps another member")
         if member.offset > reached:
@@ -239,8 +239,8 @@ def write_zip(members: Iterable[tuple[str, tuple[bytes, bool]]]) -> bytes:
         mode = stat.S_IFREG | (0o755 if executable else 0o644)
         shared = (20, _UTF8, _STORED, 0, _1980, zlib.crc32(raw), len(raw), len(raw), len(name), 0)
         if (
-            offset + len(raw) + len(name) + _LOCAL_HEAD.size >= _MOST_BYTES
-            or len(central) + 1 >= _MOST_MEMBERS
+            offset + len(raw) + len(name) + _LOCAL_HEAD.size >= _MAX_BYTES
+            or len(central) + 1 >= _MAX_MEMBERS
         ):
             raise ArchiveRefusedError("the skill is too large for a .zip of 65,534 files and 4 GiB")
         central.append(

@@ -141,7 +141,9 @@ class Embeddings:
         kept: Mapping[bytes, bytes] = {}
         if self._index is not None:
             kept = self._index.memos(model, digests.values())
-        self._store({path: (each, kept[each]) for path, each in digests.items() if each in kept})
+        self._store(
+            {path: (digest, kept[digest]) for path, digest in digests.items() if digest in kept}
+        )
         missing = {digest: texts[path] for path, digest in digests.items() if digest not in kept}
         rest = iter(missing.items())
         while batch := dict(islice(rest, self._embedder.batch)):
@@ -150,7 +152,9 @@ class Embeddings:
             made = self._embedder.embed([*batch.values()], _BATCH_TIMEOUT_S)
             self._record_success()
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
-            self._store({path: (each, new[each]) for path, each in digests.items() if each in new})
+            self._store(
+                {path: (digest, new[digest]) for path, digest in digests.items() if digest in new}
+            )
             if self._index is not None:
                 self._index.save_memos(model, new)
         self._seen = snapshot
@@ -201,4 +205,4 @@ class Embeddings:
 def _text(skill: Skill) -> str:
     """Return the text of a skill to embed: name, title and description."""
     parts = (skill.name, identity.title(skill) or "", skill.description)
-    return "\n".join(dict.fromkeys(each for each in parts if each))[:_TEXT_LENGTH]
+    return "\n".join(dict.fromkeys(part for part in parts if part))[:_TEXT_LENGTH]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
 """The required files of a model's folder."""
-_MOST_ANSWER: Final = 64 << 20
+_MAX_ANSWER: Final = 64 << 20
 """The maximum number of bytes of an endpoint's response."""
 
 
@@ -75,10 +75,10 @@ class LocalModel:
     def key(self) -> str:
         """A digest of the path and the sizes and times of `MODEL_FILES`, which are not read."""
         try:
-            found = [(self._folder / name).stat() for name in MODEL_FILES]
+            statuses = [(self._folder / name).stat() for name in MODEL_FILES]
         except OSError as error:
             raise EmbeddingError(f"{self._folder}: {error.strerror}") from None
-        marks = [(each.st_size, each.st_mtime_ns) for each in found]
+        marks = [(status.st_size, status.st_mtime_ns) for status in statuses]
         return hashlib.sha256(repr((str(self._folder), marks)).encode()).hexdigest()
 
     def embed(self, texts: Sequence[str], timeout_s: float) -> Vectors:  # noqa: ARG002  no timeout
@@ -165,12 +165,12 @@ class Endpoint:
             with connection.getresponse() as answer:
                 if answer.status != http.client.OK:
                     raise EmbeddingError(f"{self._host}: HTTP status {answer.status}")
-                raw = answer.read(_MOST_ANSWER + 1)
+                raw = answer.read(_MAX_ANSWER + 1)
         finally:
             end.cancel()
             connection.close()
-        if len(raw) > _MOST_ANSWER:
-            raise EmbeddingError(f"{self._host}: the response has more than {_MOST_ANSWER} bytes")
+        if len(raw) > _MAX_ANSWER:
+            raise EmbeddingError(f"{self._host}: the response has more than {_MAX_ANSWER} bytes")
         return raw
 
 
@@ -182,7 +182,7 @@ def _shut_down(connection: http.client.HTTPConnection) -> None:
 
 def _rows(answer: Any) -> list[list[float]]:
     data = cast("list[dict[str, Any]]", answer["data"])
-    return [each["embedding"] for each in sorted(data, key=lambda each: int(each["index"]))]
+    return [row["embedding"] for row in sorted(data, key=lambda row: int(row["index"]))]
 
 
 def _normalized(rows: Any, count: int) -> Vectors:

@@ -15,7 +15,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.model.decoding import load_json
 
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 _LAST_MOMENT: Final = 1e11
 """An epoch time in the year 5138, beyond which a date is invalid."""
 _LOCK_S: Final = 10.0
@@ -49,28 +49,28 @@ def read(path: Path) -> tuple[Approval, ...]:
         UsageError: it is unreadable, invalid, or writable by others.
     """
     try:
-        raw, found = read_regular(path, _MOST_BYTES)
+        raw, status = read_regular(path, _MAX_BYTES)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise _unusable(path, f"cannot be read ({error.strerror}); check it") from None
-    if untrusted_reason(found):
+    if untrusted_reason(status):
         remedy = "chown it to yourself or root, and chmod it to 0600"
         raise _unusable(path, f"others may write it; {remedy}")
     try:
-        if len(raw) > _MOST_BYTES:
+        if len(raw) > _MAX_BYTES:
             raise ValueError(len(raw))
         content = cast(dict[str, Any], load_json(raw))
         if content["version"] != 1:
             raise ValueError(content["version"])
         return tuple(
             Approval(
-                str(each["origin"]),
-                str(each["skill"]),
-                str(each["digest"]),
-                _epoch_seconds(each["approved_at"]),
+                str(entry["origin"]),
+                str(entry["skill"]),
+                str(entry["digest"]),
+                _epoch_seconds(entry["approved_at"]),
             )
-            for each in content["approvals"]
+            for entry in content["approvals"]
         )
     except (ValueError, KeyError, TypeError):
         problem = "this is not an approvals file; give another --approvals"
@@ -102,7 +102,7 @@ def update(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):
-            approvals = [asdict(each) for each in edit(read(path))]
+            approvals = [asdict(approval) for approval in edit(read(path))]
             text = json.dumps({"version": 1, "approvals": approvals}, indent=1)
             replace_file(path, text.encode(), 0o600)
     except Timeout:

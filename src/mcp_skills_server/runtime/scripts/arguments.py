@@ -38,8 +38,8 @@ def checked_args(args: Sequence[str]) -> tuple[str, ...]:
     if len(args) > _MAX_ARGS:
         most = f"at most {_MAX_ARGS} are passed on"
         raise RequestError(f"args has {len(args)} elements, and {most}; put them in a file")
-    for number, each in enumerate(args):
-        if len(checked_text(each, f"args[{number}]").encode()) > _MAX_ARG_BYTES:
+    for number, argument in enumerate(args):
+        if len(checked_text(argument, f"args[{number}]").encode()) > _MAX_ARG_BYTES:
             words = f"is longer than {_MAX_ARG_BYTES:,} bytes; put its text in a file"
             raise RequestError(f"args[{number}] {words}")
     return tuple(args)
@@ -58,7 +58,7 @@ def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
         words = [*_BETWEEN.split(declared)]
     elif isinstance(declared, list):
         words = declared
-    names = (each for each in words if isinstance(each, str) and _is_name(each))
+    names = (word for word in words if isinstance(word, str) and _is_name(word))
     return list(dict.fromkeys(names))[:_MAX_VARIABLES]
 
 

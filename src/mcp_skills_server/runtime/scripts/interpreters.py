@@ -133,8 +133,8 @@ class Interpreters:
 
     def _by_extension(self, path: str, extension: str) -> Interpreter:
         if extension not in self._found:
-            found = next(filter(None, map(_find, self._candidates[extension])), None)
-            if found is None:
+            interpreter = next(filter(None, map(_find, self._candidates[extension])), None)
+            if interpreter is None:
                 wanted = self._candidates[extension][0].program
                 if self._candidates[extension] is BUILT_IN.get(extension):
                     wanted = _ASKED_FOR.get(extension, wanted)
@@ -143,7 +143,7 @@ class Interpreters:
                     "or does not start, where this server runs; do its work another way, or ask "
                     "the user to install it"
                 )
-            self._found[extension] = found
+            self._found[extension] = interpreter
         return self._found[extension]
 
     def _by_first_line(self, path: str, head: bytes) -> Interpreter:

@@ -21,7 +21,7 @@ from mcp_skills_server.access.quotas import limit_of
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts.processes import ProcessTree, entries, lines
-from mcp_skills_server.runtime.scripts.workspace import MOST_FILES, exceeds
+from mcp_skills_server.runtime.scripts.workspace import MAX_FILES, exceeds
 
 _PAUSE: Final = 10
 """The pause after a disk measurement as a factor of its duration, which bounds the cost of large
@@ -95,10 +95,10 @@ class RunSlots:
     def _grant(self) -> None:
         """Grant free slots: first to the owner with the fewest runs, ties in order of arrival."""
         while self._held.total() < self.total:
-            able = [each for each in self._waiting if self._may(each[0])]
+            able = [waiter for waiter in self._waiting if self._may(waiter[0])]
             if not able:
                 return
-            first = min(able, key=lambda each: self._held[each[0]])
+            first = min(able, key=lambda waiter: self._held[waiter[0]])
             self._waiting.remove(first)
             self._held[first[0]] += 1
             first[1].set()
@@ -127,7 +127,7 @@ class ResourceUsage:
         if time.monotonic() >= self._due and self._is_full(pids):
             return (
                 f"its files took more than {self._disk_bytes:,} bytes, were more than "
-                f"{MOST_FILES:,}, or could not be measured"
+                f"{MAX_FILES:,}, or could not be measured"
             )
         return None
 
@@ -193,22 +193,22 @@ def _nameless(pids: Collection[int], tops: Sequence[str]) -> int:
     for top in tops:
         with suppress(OSError):
             disks.add(os.stat(top).st_dev)
-    found: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
         for name in entries(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 of = os.stat(f"/proc/{pid}/fd/{name}")
                 if stat.S_ISREG(of.st_mode) and of.st_nlink == 0 and of.st_dev in disks:
-                    found[of.st_dev, of.st_ino] = of.st_blocks * 512
+                    sizes[of.st_dev, of.st_ino] = of.st_blocks * 512
         for line in lines(f"/proc/{pid}/maps"):
             if line.endswith(" (deleted)"):  # also files that are mapped and closed
                 span, _, _, disk, inode = line.split()[:5]
-                begin, end = (int(each, 16) for each in span.split("-"))
-                device = os.makedev(*(int(each, 16) for each in disk.split(":")))
+                begin, end = (int(address, 16) for address in span.split("-"))
+                device = os.makedev(*(int(number, 16) for number in disk.split(":")))
                 if device in disks:
                     size = max(end - begin, _MAPPED)
                     with suppress(OSError):  # only root may look
                         path = f"/proc/{pid}/map_files/{begin:x}-{end:x}"
                         size = os.stat(path).st_blocks * 512
-                    found.setdefault((device, int(inode)), size)
-    return sum(found.values())
+                    sizes.setdefault((device, int(inode)), size)
+    return sum(sizes.values())

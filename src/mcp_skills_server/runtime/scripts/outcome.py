@@ -58,7 +58,7 @@ class Outcome:
     def as_json(self) -> dict[str, Json]:
         """Return the outcome as JSON, with file paths in the form that the read tool takes."""
         files: list[Json] = [
-            {"path": WORKSPACE + each.path, "size": each.size} for each in self.files
+            {"path": WORKSPACE + file.path, "size": file.size} for file in self.files
         ]
         return {**asdict(self), "sandbox_gaps": [*self.sandbox_gaps], "files": files}
 
@@ -141,5 +141,5 @@ def advice(stderr: str, *, network_closed: bool) -> list[str]:
     return lines
 
 
-def _first(found: re.Match[str]) -> str:
-    return next(each for each in found.groups() if each)
+def _first(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group)

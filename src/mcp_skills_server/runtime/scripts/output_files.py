@@ -32,9 +32,9 @@ class OutputFile:
     size: int
 
 
-def is_plain(found: os.stat_result) -> bool:
+def is_plain(status: os.stat_result) -> bool:
     """Return True for a regular file with a single hard link."""
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 @contextmanager
@@ -56,8 +56,8 @@ def skip_absent() -> Generator[None]:
 def read_plain(directory: disk.Handle, name: str, most: int) -> bytes | None:
     """Return the bytes of a plain file; None if it is missing, not plain or longer than `most`."""
     with skip_absent():
-        raw, found = disk.read(name, most, directory)
-        if is_plain(found):
+        raw, content = disk.read(name, most, directory)
+        if is_plain(content):
             return raw
     return None
 
@@ -77,17 +77,17 @@ def read(top: str, path: str, most: int) -> bytes:
             f"{shown!r} is not a file path in the work directory; copy it from the script's result"
         )
     with skip_absent(), disk.open_directory(top, "/".join(above), follow=False) as here:
-        found = disk.lstat(here, name)
+        status = disk.lstat(here, name)
         raw = read_plain(here, name, most)
         if raw is not None:
             return raw
-        if is_plain(found):
+        if is_plain(status):
             raise RequestError(
-                f"{shown!r} has {found.st_size:,} bytes, and at most {most:,} are read; let a "
+                f"{shown!r} has {status.st_size:,} bytes, and at most {most:,} are read; let a "
                 "script make it shorter"
             )
         kind = "a link or a special file"
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             kind = "a directory"
         raise RequestError(
             f"{shown!r} is {kind}, and only plain files of the work directory are read"
@@ -101,18 +101,18 @@ def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, .
     `since_ns` is a ctime of the same disk, because scripts cannot set a ctime. RequestError: the
     directory cannot be read now.
     """
-    found: list[OutputFile] = []
+    files: list[OutputFile] = []
     hidden = 0
     for parts, state in _walk(top):
         if not is_plain(state) or state.st_ctime_ns < since_ns:
             continue
         path = "/".join(parts)
         if printable(path) == path and "\\" not in path and path.isprintable():
-            found.append(OutputFile(path, state.st_size))
+            files.append(OutputFile(path, state.st_size))
         else:
             hidden += 1  # a result cannot show this path
-    found.sort(key=lambda file: file.path)
-    return tuple(found[:most]), len(found[most:]) + hidden
+    files.sort(key=lambda file: file.path)
+    return tuple(files[:most]), len(files[most:]) + hidden
 
 
 def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:

@@ -115,8 +115,8 @@ class ExecutionPolicy:
         """
         if permissions is not None:
             _check_grants(permissions, skill, laid_out)
-        for each in laid_out:
-            self._check_source(each)
+        for laid in laid_out:
+            self._check_source(laid)
         given: Mapping[str, str] = {}
         if skill is not None:
             given = self._settings.secrets.get(reference(skill), {})
@@ -128,7 +128,7 @@ class ExecutionPolicy:
                 "secret",
             )
         named = self._settings.network_of
-        network = bool(laid_out) and all(reference(each) in named for each in laid_out)
+        network = bool(laid_out) and all(reference(laid) in named for laid in laid_out)
         return RunRights(self._settings.network or network, self._declared(skill, given))
 
     def _declared(self, skill: Skill | None, given: Mapping[str, str]) -> Mapping[str, str]:
@@ -136,10 +136,10 @@ class ExecutionPolicy:
         if not given or skill is None or SKILL_TOML not in skill.files:
             return {}
         raw = self._registry.read(skill.files[SKILL_TOML])
-        found = manifests.read(raw, skill.frontmatter, skill.path, skill.files).manifest
-        if found is None:
+        manifest = manifests.read(raw, skill.frontmatter, skill.path, skill.files).manifest
+        if manifest is None:
             return {}
-        return {name: given[name] for name in found.secrets if name in given}
+        return {name: given[name] for name in manifest.secrets if name in given}
 
     def _check_source(self, skill: Skill) -> None:
         root = self._registry.roots[skill.root]
@@ -164,14 +164,18 @@ class ExecutionPolicy:
             )
         digest = self._registry.digest_over(skill)
         try:
-            known = [each for each in approvals.read(self._file) if each.origin == origin]
+            known = [
+                approval for approval in approvals.read(self._file) if approval.origin == origin
+            ]
         except UsageError as error:
             logger.warning("%s", error)
             why = "the operator of this server must repair the approvals file"
             raise _untrusted(skill, why) from None
-        if any(each.digest == digest for each in known):
+        if any(approval.digest == digest for approval in known):
             return
-        before = next((each for each in reversed(known) if each.skill == skill.path), None)
+        before = next(
+            (approval for approval in reversed(known) if approval.skill == skill.path), None
+        )
         state = "was never approved"
         if before is not None:
             state = f"changed since it was approved on {before.day}"
@@ -208,7 +212,7 @@ def _check_grants(
         thing = "Code"
     else:
         withheld = next(
-            (each for each in laid_out if not permissions.permits("code", each.path)), None
+            (laid for laid in laid_out if not permissions.permits("code", laid.path)), None
         )
         if withheld is None:
             return

@@ -164,7 +164,9 @@ async def execute(
             streams.append(report)
             seccomp = held.enter_context(piped(command.seccomp))
             words = [*command.sandbox_prefix(report.writer, seccomp), *words]
-            passed = [each for each in (report.writer, seccomp) if each is not None]
+            passed = [
+                descriptor for descriptor in (report.writer, seccomp) if descriptor is not None
+            ]
         started: list[_Run] = []
         # Shielded, so that a cancellation cannot leave a process that is not in `started`.
         with anyio.CancelScope(shield=True):
@@ -394,13 +396,13 @@ class ProcessTree:
         # During an `exec` a process has no environment for a moment, so two empty scans in a row
         # are needed.
         while clear < 2:
-            found = list(processes_with(TOKEN, self._token))
+            processes = list(processes_with(TOKEN, self._token))
             clear += 1
-            if found:
+            if processes:
                 clear = 0
-            _signal(found, signal.SIGKILL)
+            _signal(processes, signal.SIGKILL)
             if time.monotonic() > deadline:
-                logger.warning("processes of a script have not ended after SIGKILL: %s", found)
+                logger.warning("processes of a script have not ended after SIGKILL: %s", processes)
                 return
             time.sleep(0.005)
 

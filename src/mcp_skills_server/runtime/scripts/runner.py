@@ -432,7 +432,7 @@ class Scripts:
         with self._server.serving():  # for runs outside of a request, too
             skill = request.skills.get(request.skill_directory)
             digests = {
-                each.path: self._registry.digest_over(each) for each in request.skills.values()
+                skill.path: self._registry.digest_over(skill) for skill in request.skills.values()
             }
             if skill is not None:
                 events.record_run(skill.path, request.path, digests[skill.path])
@@ -487,7 +487,7 @@ class Scripts:
 def _file(skill: Skill, path: str) -> SkillFile:
     file = skill.files.get(path)
     if file is None:
-        there = [each for each in skill.files if each.startswith("scripts/")]
+        there = [file for file in skill.files if file.startswith("scripts/")]
         hint = "it has no scripts"
         if there:
             hint = f"its scripts are {listed(there)}"

@@ -106,12 +106,12 @@ class Bubblewrap:
     @property
     def gaps(self) -> tuple[str, ...]:
         """Messages about the sandbox features that this machine lacks."""
-        found: list[str] = []
+        gaps: list[str] = []
         if self._setpriv is None and is_root():
-            found.append(_AS_ROOT)
+            gaps.append(_AS_ROOT)
         if self.seccomp is None:
-            found.append(_NO_FILTER)
-        return tuple(found)
+            gaps.append(_NO_FILTER)
+        return tuple(gaps)
 
     def prefix(self, view: SandboxView, status: int, seccomp: int | None) -> list[str]:
         """Return the command prefix, with the descriptors of status and filter."""
@@ -131,16 +131,16 @@ class Bubblewrap:
     def unwritable_folders(self) -> list[str]:
         """Return the folders that scripts cannot write to, as found by a trial."""
         try:
-            return [each for each in self._folders if self._run_trial('[ -w "$1" ]', each)[0]]
+            return [folder for folder in self._folders if self._run_trial('[ -w "$1" ]', folder)[0]]
         except OSError:
             return []
 
     def _run_trial(self, shell: str, *args: str) -> tuple[int, str]:
         """Run a shell command in the sandbox, and return its exit code and stderr."""
         with tempfile.TemporaryDirectory(prefix="mcp-skills-trial-") as top:
-            places = [os.path.join(os.path.realpath(top), each) for each in _PLACES]
-            for place in places:
-                make_directory(place, self.user)
+            places = [os.path.join(os.path.realpath(top), name) for name in _PLACES]
+            for path in places:
+                make_directory(path, self.user)
             with piped(self.seccomp) as seccomp:
                 skills, work, temporary, shared = places
                 view = SandboxView(skills, work, temporary, shared)
@@ -168,23 +168,23 @@ class Bubblewrap:
         if self._setpriv is None:
             words += ["--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
         else:
-            words += [word for each in _NEEDED_TO_DROP for word in ("--cap-add", each)]
+            words += [word for capability in _NEEDED_TO_DROP for word in ("--cap-add", capability)]
         words += ["--die-with-parent", "--new-session"]
-        for place in filter(os.path.exists, (*_SYSTEM, *(f"/etc/{name}" for name in _ETC.split()))):
+        for path in filter(os.path.exists, (*_SYSTEM, *(f"/etc/{name}" for name in _ETC.split()))):
             # A link, such as /bin to /usr/bin, stays a link inside of the sandbox.
-            if place in _SYSTEM and os.path.islink(place):
-                words += ["--symlink", os.readlink(place), place]
+            if path in _SYSTEM and os.path.islink(path):
+                words += ["--symlink", os.readlink(path), path]
             else:
-                words += _read_only(place)
+                words += _read_only(path)
         words += ["--proc", "/proc"]
-        for place in filter(os.path.exists, _KERNEL_KEYS):
-            words += ["--dev-bind", os.devnull, place]
+        for path in filter(os.path.exists, _KERNEL_KEYS):
+            words += ["--dev-bind", os.devnull, path]
         # /dev/full reads as zeros too, and cannot be mapped as shared memory of no process.
         words += ["--remount-ro", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]
         words += ["--bind", view.shared, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
         words += ["--bind", view.temporary, TEMPORARY]
-        for place in _outermost(filter(_is_bindable, view.needs)):
-            words += _read_only(place)
+        for path in _outermost(filter(_is_bindable, view.needs)):
+            words += _read_only(path)
         for folder in self._folders:
             words += [*_parent_options(folder), "--bind", folder, folder]
         words += ["--bind", view.work, WORKSPACE, "--ro-bind", view.skills, SKILLS]
@@ -246,8 +246,8 @@ def _setpriv_choices() -> list[str | None]:
     """Return the values of `Bubblewrap`'s `setpriv` to try, the best one first."""
     if not is_root():
         return [None]
-    places = [f"{each}/setpriv" for each in PATH.split(":")]
-    return [next((each for each in places if os.access(each, os.X_OK)), places[0]), None]
+    places = [f"{folder}/setpriv" for folder in PATH.split(":")]
+    return [next((path for path in places if os.access(path, os.X_OK)), places[0]), None]
 
 
 def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
@@ -299,30 +299,30 @@ def _folder(folder: str) -> str:
     return path
 
 
-def _read_only(place: str) -> list[str]:
-    return [*_parent_options(place), "--ro-bind-try", place, place]
+def _read_only(path: str) -> list[str]:
+    return [*_parent_options(path), "--ro-bind-try", path, path]
 
 
-def _parent_options(place: str) -> list[str]:
+def _parent_options(path: str) -> list[str]:
     """Return options that create a path's parents, which else would be root-only under root."""
     above: list[str] = []
-    while (place := os.path.dirname(place)) not in ("/", ""):
-        above = ["--dir", place, *above]
+    while (path := os.path.dirname(path)) not in ("/", ""):
+        above = ["--dir", path, *above]
     return above
 
 
 def _outermost(places: Iterable[str]) -> list[str]:
     """Return the paths without those inside of another one, which need no mount."""
     shown: list[str] = []
-    for place in sorted(places):
-        if not any(place == outer or place.startswith(f"{outer}/") for outer in shown):
-            shown.append(place)
+    for path in sorted(places):
+        if not any(path == outer or path.startswith(f"{outer}/") for outer in shown):
+            shown.append(path)
     return shown
 
 
-def _is_bindable(place: str) -> bool:
+def _is_bindable(path: str) -> bool:
     """Return True for an interpreter's path to mount: not of the system, nor a whole home."""
-    if f"{place}/".startswith(tuple(f"{top}/" for top in _SYSTEM)):
+    if f"{path}/".startswith(tuple(f"{top}/" for top in _SYSTEM)):
         return False
     home = os.path.expanduser("~")
-    return not f"{home}/".startswith(place.rstrip("/") + "/")
+    return not f"{home}/".startswith(path.rstrip("/") + "/")

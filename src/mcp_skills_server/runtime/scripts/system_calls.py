@@ -124,8 +124,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 def numbers(column: int) -> dict[str, int]:
     """Return the numbers of the calls that always fail, by name, for a column of the table."""
-    found = ((name, of[column]) for name, of in {**_REFUSED, **_ABSENT, **_INVALID}.items())
-    return {name: number for name, number in found if number is not None}
+    calls = ((name, of[column]) for name, of in {**_REFUSED, **_ABSENT, **_INVALID}.items())
+    return {name: number for name, number in calls if number is not None}
 
 
 def program(machine: str | None = None) -> bytes | None:
@@ -155,16 +155,24 @@ def _instructions(here: Architecture) -> list[bytes]:
     out += _check_argument(
         _UNSHARE[here.column], 0, _return_if(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse)
     )
-    typing = [each for number in _TERMINAL_INPUT for each in _return_if(_EQUAL, number, refuse)]
+    typing = [
+        instruction
+        for number in _TERMINAL_INPUT
+        for instruction in _return_if(_EQUAL, number, refuse)
+    ]
     out += _check_argument(_IOCTL[here.column], 1, typing)
     out += _check_argument(_PRCTL[here.column], 0, _return_if(_EQUAL, _SET_DUMPABLE, refuse))
-    known = [each for family in _SOCKETS for each in _return_if(_EQUAL, family, ALLOW)]
+    known = [
+        instruction for family in _SOCKETS for instruction in _return_if(_EQUAL, family, ALLOW)
+    ]
     out += _check_argument(
         _SOCKET[here.column], 0, [*known, _op(_RETURN, ERRNO | errno.EAFNOSUPPORT)]
     )
     options = [_op(_EQUAL, _SOCKET_LEVEL, 1, 0), _op(_RETURN, ALLOW), _load(_ARGUMENTS + 8 * 2)]
     for names, answer in ((_OPTIONS, ALLOW), (_BUFFER_SIZES, ERRNO)):
-        options += [each for name in names for each in _return_if(_EQUAL, name, answer)]
+        options += [
+            instruction for name in names for instruction in _return_if(_EQUAL, name, answer)
+        ]
     out += _check_argument(
         _SETSOCKOPT[here.column], 1, [*options, _op(_RETURN, ERRNO | errno.ENOPROTOOPT)]
     )

@@ -24,7 +24,7 @@ from mcp_skills_server.runtime.scripts.interpreters import is_program
 
 logger = logging.getLogger(__name__)
 
-MOST_FILES: Final = 20_000
+MAX_FILES: Final = 20_000
 """The maximum number of files and directories of a session, for a bounded time of walks."""
 _ENTRY_BYTES: Final = 1 << 10
 """The fixed cost of a file or directory, in bytes, in addition to its size."""
@@ -83,8 +83,8 @@ class Workspace:
         put(self.path)
         if self._owner is not None:
             for top, directories, files in os.walk(self.path):
-                for place in (os.path.join(top, name) for name in (*directories, *files)):
-                    os.chown(place, self._owner, self._owner, follow_symlinks=False)
+                for path in (os.path.join(top, name) for name in (*directories, *files)):
+                    os.chown(path, self._owner, self._owner, follow_symlinks=False)
 
     def prepare(self, workdir: str) -> str:
         """Create the relative path `workdir` in this directory, and return its absolute path.
@@ -210,22 +210,22 @@ def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> N
     directories = {top}
     for path, file in skill.files.items():
         raw = registry.read(file)
-        place = os.path.join(top, *path.split("/"))
-        parent = os.path.dirname(place)
+        target = os.path.join(top, *path.split("/"))
+        parent = os.path.dirname(target)
         if parent not in directories:
             os.makedirs(parent, 0o700, exist_ok=True)
             while parent not in directories:
                 directories.add(parent)
                 parent = os.path.dirname(parent)
-        with open(place, "xb") as made:
+        with open(target, "xb") as made:
             made.write(raw)
-        os.chmod(place, 0o555 if is_program(raw) or path == script else 0o444)
+        os.chmod(target, 0o555 if is_program(raw) or path == script else 0o444)
     for directory in directories:
         os.chmod(directory, 0o555)  # noqa: S103 - read-only
 
 
 def exceeds(tops: Iterable[str], most: int) -> bool:
-    """Return True if trees exceed `most` bytes on disk or `MOST_FILES`, or are unreadable."""
+    """Return True if trees exceed `most` bytes on disk or `MAX_FILES`, or are unreadable."""
     total = count = 0
     todo = [*tops]
     while todo:
@@ -234,7 +234,7 @@ def exceeds(tops: Iterable[str], most: int) -> bool:
                 for entry in entries:
                     total += _ENTRY_BYTES + _bytes(entry)
                     count += 1
-                    if total > most or count > MOST_FILES:
+                    if total > most or count > MAX_FILES:
                         return True
                     if entry.is_dir(follow_symlinks=False):
                         todo.append(entry.path)
@@ -247,15 +247,15 @@ def exceeds(tops: Iterable[str], most: int) -> bool:
 
 def _bytes(entry: os.DirEntry[str]) -> int:
     try:
-        found = entry.stat(follow_symlinks=False)
+        status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return 0
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return 0
-    size = found.st_size
-    if hasattr(found, "st_blocks"):
-        size = found.st_blocks * 512  # the allocated size of a sparse file
-    return size // max(found.st_nlink, 1)
+    size = status.st_size
+    if hasattr(status, "st_blocks"):
+        size = status.st_blocks * 512  # the allocated size of a sparse file
+    return size // max(status.st_nlink, 1)
 
 
 def discard(top: str) -> None:

@@ -31,29 +31,32 @@ from mcp_skills_server.sources.source import SourceError
 
 DEPTH: Final = 64
 """Commits, back from the served one, that are searched for those of a skill."""
-_MOST_BLOBS: Final = 2_000
-_MOST_FETCHED_BYTES: Final = 128 << 20
+_MAX_BLOBS: Final = 2_000
+_MAX_FETCHED_BYTES: Final = 128 << 20
 """Maximum bytes of one fetch."""
 _FETCH_S: Final = 15.0
 _AGAIN_S: Final = 60.0
 """Seconds after a failure without another request to the remote."""
-MOST: Final = 20
+MAX_REVISIONS: Final = 20
 """Maximum number of commits shown."""
-_MOST_BYTES: Final = 1 << 20
-_MOST_LINES: Final = 500
-_MOST_CHARACTERS: Final = 2_000
+_MAX_BYTES: Final = 1 << 20
+_MAX_LINES: Final = 500
+_MAX_CHARACTERS: Final = 2_000
 """Maximum length of one line, and of an author or subject."""
 _SECONDS: Final = 5.0
 _LAST_MOMENT: Final = 253_402_300_799
 """The end of the year 9999: a commit may claim any time."""
 _LOG: Final = (
     "log", "--no-show-signature", "--no-color", "--no-mailmap", "--no-notes", "--encoding=UTF-8",
-    "--no-renames", f"--max-count={MOST}",
+    "--no-renames", f"--max-count={MAX_REVISIONS}",
 )  # fmt: skip
 _PATCH: Final = ("--patch", "--no-ext-diff", "--no-textconv", "--unified=3")
 _WILD: Final = re.compile(r"[*?\[\\]")
 _IGNORED: Final = [
-    f"{deep}{each}{end}" for each in ignored.PATTERNS for deep in ("", "*/") for end in ("", "/*")
+    f"{deep}{pattern}{end}"
+    for pattern in ignored.PATTERNS
+    for deep in ("", "*/")
+    for end in ("", "/*")
 ]
 """Never-served names of files and folders at any depth: git's `*` also matches slashes."""
 _CHANGED: Final = re.compile(
@@ -81,9 +84,9 @@ def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
     before, places = "", [":(top)"]
     if folder:
         before, places = f"{folder}/", [f":(top,literal){folder}"]
-    places += [f":(top,literal,exclude){before}{each}" for each in without]
+    places += [f":(top,literal,exclude){before}{path}" for path in without]
     above = _WILD.sub(r"\\\g<0>", before)
-    return places + [f":(top,exclude){above}{each}" for each in _IGNORED]
+    return places + [f":(top,exclude){above}{pattern}" for pattern in _IGNORED]
 
 
 def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] | None:
@@ -98,7 +101,7 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
     # if the diffs are too large or incomplete, return the commits without diffs
     for more in (_PATCH, ()):
         try:
-            raw = git.run(*words, *more, *where, seconds=_SECONDS, most=_MOST_BYTES)
+            raw = git.run(*words, *more, *where, seconds=_SECONDS, most=_MAX_BYTES)
         except (GitFailedError, SourceError):
             continue
         parts = raw.decode("utf-8", "replace").split(mark)[1:]
@@ -110,17 +113,17 @@ def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
     """Return the ids of all blobs that `read_log` would compare, or raise GitFailedError."""
     words = (*_LOG, "--format=", "--raw", "--no-abbrev", "-z")
     where = ("--end-of-options", *revisions, "--", *places)
-    raw = git.run(*words, *where, seconds=_SECONDS, most=_MOST_BYTES)
-    return {each.decode() for pair in _CHANGED.findall(raw) for each in pair if each.strip(b"0")}
+    raw = git.run(*words, *where, seconds=_SECONDS, most=_MAX_BYTES)
+    return {blob.decode() for pair in _CHANGED.findall(raw) for blob in pair if blob.strip(b"0")}
 
 
 def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> Commit:
     when = min(int(moment), _LAST_MOMENT) if moment.isascii() and moment.isdigit() else 0
     diff = rest.strip("\n")
     lines = diff.split("\n") if diff else []
-    shown = tuple(each[:_MOST_CHARACTERS] for each in lines[:_MOST_LINES])
-    author, subject = author[:_MOST_CHARACTERS], subject[:_MOST_CHARACTERS]
-    return Commit(commit, float(when), author, subject, shown, len(lines) <= _MOST_LINES)
+    shown = tuple(line[:_MAX_CHARACTERS] for line in lines[:_MAX_LINES])
+    author, subject = author[:_MAX_CHARACTERS], subject[:_MAX_CHARACTERS]
+    return Commit(commit, float(when), author, subject, shown, len(lines) <= _MAX_LINES)
 
 
 def working_copy(root: Path) -> Path | None:
@@ -130,22 +133,22 @@ def working_copy(root: Path) -> Path | None:
     place: a file or link (`gitdir:`), `commondir`, or borrowed objects.
     """
     for top in (root, *root.parents):
-        place = top / ".git"
+        path = top / ".git"
         try:
-            status = os.lstat(place)
+            status = os.lstat(path)
         except OSError:
             continue
         # Checked here, because git checks ownership only of repositories that it discovers.
         is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-        return top if is_own and stat.S_ISDIR(status.st_mode) and _is_whole(place) else None
+        return top if is_own and stat.S_ISDIR(status.st_mode) and _is_whole(path) else None
     return None
 
 
 def _is_whole(repository: Path) -> bool:
-    if any(os.path.lexists(repository / each) for each in ("commondir", "objects/info/alternates")):
+    if any(os.path.lexists(repository / name) for name in ("commondir", "objects/info/alternates")):
         return False
-    kept = [repository / each for each in ("HEAD", "objects", "refs")]
-    return all(each.exists() and not each.is_symlink() for each in kept)
+    kept = [repository / name for name in ("HEAD", "objects", "refs")]
+    return all(path.exists() and not path.is_symlink() for path in kept)
 
 
 class History(NamedTuple):
@@ -170,7 +173,7 @@ class Histories:
         self._failed: dict[Path, _Failure] = {}
         """The last failure, by folder of a source."""
 
-    def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
+    def of(self, served: str, origin: str, shown: str, without: Sequence[str] = ()) -> History:
         """Return the commits that touched a served skill. Blocks up to half a minute to fetch them.
 
         Args:
@@ -180,7 +183,7 @@ class Histories:
         if not is_git(origin):
             return History()
         source = Path(os.path.realpath(served)).parent
-        known, folder = read_index(served, origin), _folder(served, place)
+        known, folder = read_index(served, origin), _folder(served, shown)
         if folder is None or known is None or not is_commit(known.body):
             return History(note="It is not known which commit this skill is from.")
         tip = Tip(known.body, known.asked)
@@ -190,11 +193,11 @@ class Histories:
         try:
             # whether plain http is allowed was checked when the source was opened
             address = parse_address(origin, http=True)
-            inside = "/".join(each for each in (address.folder, folder) if each)
+            inside = "/".join(part for part in (address.folder, folder) if part)
             with FileLock(source / "history.lock", timeout=0):  # do not block a thread
-                found = _read(source / "history", address, tip, pathspecs(inside, without))
+                history = _read(source / "history", address, tip, pathspecs(inside, without))
                 none = f"None of the last {DEPTH} commits changed it."
-                return History(found, "" if found else none)
+                return History(history, "" if history else none)
         except Timeout:
             return History(note="The history is being fetched; load this page again in a moment.")
         except SourceError as error:
@@ -205,19 +208,19 @@ class Histories:
         return History(note=why)
 
 
-def _folder(served: str, place: str) -> str | None:
+def _folder(served: str, folder: str) -> str | None:
     """Return the path in the repository of a served skill, or None if unknown."""
     for record in read_records(served):
-        if place == record.name or place.startswith(f"{record.name}/"):
-            within = place[len(record.name) + 1 :]
+        if folder == record.name or folder.startswith(f"{record.name}/"):
+            within = folder[len(record.name) + 1 :]
             if record.url == record.source:  # the skill at the root of the repository
                 return within
-            return "/".join(each for each in (record.name, within) if each)
+            return "/".join(part for part in (record.name, within) if part)
     return None
 
 
 def _read(folder: Path, address: GitAddress, tip: Tip, places: Sequence[str]) -> Sequence[Commit]:
-    most, seconds = _MOST_FETCHED_BYTES, _FETCH_S
+    most, seconds = _MAX_FETCHED_BYTES, _FETCH_S
     repository = Repository(folder, address, seconds, seconds, depth=DEPTH, most_bytes=most)
     # Without a protocol, so that git cannot fetch missing objects one by one.
     git = Git(folder, "", "none")
@@ -225,8 +228,8 @@ def _read(folder: Path, address: GitAddress, tip: Tip, places: Sequence[str]) ->
         repository.clear()
         repository.fetch(tip)
     # Exclude the shallow commits: their parents are missing, so their changes are unknown.
-    revisions = [tip.commit, *(f"^{each}" for each in repository.roots())]
+    revisions = [tip.commit, *(f"^{root}" for root in repository.roots())]
     wanted = changed_blobs(git, places, *revisions)
-    if len(wanted) <= _MOST_BLOBS:
+    if len(wanted) <= _MAX_BLOBS:
         repository.fetch_blobs(tip, wanted, [tip.commit, "--", *places])
     return read_log(git, places, *revisions) or ()

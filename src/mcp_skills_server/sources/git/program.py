@@ -71,9 +71,9 @@ _LIMITED: Final = f"""{WATCH}
 ulimit -f "$2"; [ -z "$3" ] || ulimit -v "$3" 2>/dev/null
 shift 3; exec "$@"
 """
-MOST_FILE_BYTES: Final = 4 << 30
-_MOST_MEMORY_BYTES: Final = 4 << 30
-_MOST_STDERR: Final = 1 << 13
+MAX_FILE_BYTES: Final = 4 << 30
+_MAX_MEMORY_BYTES: Final = 4 << 30
+_MAX_STDERR: Final = 1 << 13
 
 
 class GitFailedError(SkillsServerError):
@@ -90,7 +90,7 @@ class Git:
     """
 
     def __init__(
-        self, directory: Path, url: str, protocol: str, *, most_bytes: int = MOST_FILE_BYTES
+        self, directory: Path, url: str, protocol: str, *, most_bytes: int = MAX_FILE_BYTES
     ) -> None:
         self._directory = directory
         self._url = url
@@ -167,7 +167,7 @@ class Git:
                 self._running.discard(process)
             if overdue.is_set():
                 raise GitFailedError(f"no answer within {seconds:g} seconds")
-            stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _MOST_STDERR))
+            stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _MAX_STDERR))
             self.warned = said = stderr.read().decode("utf-8", "replace")
             if code:
                 raise GitFailedError(
@@ -188,7 +188,7 @@ class Git:
         if sys.platform == "win32":
             return git
         # A local repository is read by a child git, which may map all of it into memory.
-        memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
+        memory = "" if self._protocol == "file" else str(_MAX_MEMORY_BYTES >> 10)
         given = [*map(str, passed), str(self._most_bytes >> 9), memory]
         return ["/bin/sh", "-c", _LIMITED, "git", *given, *git]
 

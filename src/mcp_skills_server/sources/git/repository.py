@@ -18,7 +18,7 @@ from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.git.address import GitAddress, is_commit
-from mcp_skills_server.sources.git.program import MOST_FILE_BYTES, REMOTE, Git, GitFailedError
+from mcp_skills_server.sources.git.program import MAX_FILE_BYTES, REMOTE, Git, GitFailedError
 from mcp_skills_server.sources.source import (
     SourceError,
     UnacceptableError,
@@ -39,11 +39,11 @@ _NO_SUCH_OBJECT: Final = re.compile(
 _NO_SUCH_TREE: Final = re.compile("(?i)not a tree object|not a valid object name|from promisor")
 _ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
 _NO_FILTER: Final = "filtering not recognized"
-_MOST_PACKS: Final = 100
-_MOST_REFS_BYTES: Final = 16 << 20
-_MOST_LISTED_BYTES: Final = 256 << 20
-_MOST_FILES: Final = 300_000
-MOST_PATHS_BYTES: Final = 1 << 16
+_MAX_PACKS: Final = 100
+_MAX_REFS_BYTES: Final = 16 << 20
+_MAX_LISTED_BYTES: Final = 256 << 20
+_MAX_FILES: Final = 300_000
+MAX_PATHS_BYTES: Final = 1 << 16
 """Of the paths that git takes as arguments: for longer ones the whole commit is listed."""
 _HISTORY: Final = (64, 1024, 16384)
 """Depths of successive fetches in which the previous commit is searched."""
@@ -118,7 +118,7 @@ class Repository:
         fetch_s: float,
         *,
         depth: int = 1,
-        most_bytes: int = MOST_FILE_BYTES,
+        most_bytes: int = MAX_FILE_BYTES,
     ) -> None:
         self._directory = directory
         self._address = address
@@ -144,15 +144,15 @@ class Repository:
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
         words = ("ls-remote", "--quiet", REMOTE, *names, *peeled)
         with self._said():
-            raw = self.git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
-        found: dict[str, str] = {}
+            raw = self.git.run(*words, seconds=self._resolve_s, most=_MAX_REFS_BYTES)
+        refs: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").splitlines():
             commit, tab, name = line.partition("\t")
             if tab and is_commit(commit):
-                found.setdefault(name, commit)
+                refs.setdefault(name, commit)
         for name in names:
-            if name in found:
-                return Tip(found.get(f"{name}^{{}}", found[name]), name)
+            if name in refs:
+                return Tip(refs.get(f"{name}^{{}}", refs[name]), name)
         if not ref:
             raise UnacceptableError("it is empty, or no repository; check the address and @branch")
         hint = ""
@@ -183,10 +183,10 @@ class Repository:
         """Tell whether this commit was the last that `fetch` fetched."""
         wanted = ("rev-parse", "--verify", "--quiet", f"{_OURS}^{{commit}}")
         try:
-            found = self.git.run(*wanted, seconds=self._resolve_s)
+            answer = self.git.run(*wanted, seconds=self._resolve_s)
         except GitFailedError:
             return False
-        return found.decode().strip() == tip.commit
+        return answer.decode().strip() == tip.commit
 
     def roots(self) -> Sequence[str]:
         """Return the shallow commits, whose parents were not fetched."""
@@ -201,7 +201,7 @@ class Repository:
             return
         words = ("rev-list", "--objects", "--missing=print", *among)
         with self._said():
-            listed = self.git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
+            listed = self.git.run(*words, seconds=self._fetch_s, most=_MAX_LISTED_BYTES)
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
             absent = sorted(missing.intersection(ids))
             if not absent:
@@ -228,7 +228,7 @@ class Repository:
                     wanted = ("--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
                     self._fetch(f"--depth={depth}", *wanted)
                 words = ("rev-list", tip.commit)
-                listed = self.git.run(*words, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
+                listed = self.git.run(*words, seconds=self._resolve_s, most=_MAX_REFS_BYTES)
                 if before.encode() in listed.split():
                     return True
                 if not (self._directory / "shallow").exists():
@@ -240,7 +240,7 @@ class Repository:
         words = ("diff-tree", "-r", "-z", "--no-renames", "--name-only")
         trees = (f"{before}:{folder}", f"{commit}:{folder}")
         try:
-            raw = self.git.run(*words, *trees, seconds=self._resolve_s, most=MOST_PATHS_BYTES)
+            raw = self.git.run(*words, *trees, seconds=self._resolve_s, most=MAX_PATHS_BYTES)
         except GitFailedError:
             return None
         return raw.decode("utf-8", "surrogateescape").split("\0")[:-1]
@@ -257,7 +257,7 @@ class Repository:
         words = ("ls-tree", *(("-r",) if deep else ()), "-z", f"{commit}:{folder}", "--", *only)
         with self._said():
             try:
-                raw = self.git.run(*words, seconds=self._fetch_s, most=_MOST_LISTED_BYTES)
+                raw = self.git.run(*words, seconds=self._fetch_s, most=_MAX_LISTED_BYTES)
             except GitFailedError as error:
                 if folder and _NO_SUCH_TREE.search(str(error)):
                     raise UnacceptableError(f"{commit[:12]} has no folder {folder!r}") from None
@@ -265,8 +265,8 @@ class Repository:
                     raise UnacceptableError("it has too many files; name a folder with #") from None
                 raise
         # a tree bomb: a few objects that expand to millions of entries
-        if raw.count(b"\0") > _MOST_FILES:
-            raise UnacceptableError(f"it has more than {_MOST_FILES:,} files; name a folder with #")
+        if raw.count(b"\0") > _MAX_FILES:
+            raise UnacceptableError(f"it has more than {_MAX_FILES:,} files; name a folder with #")
         out: list[TreeEntry] = []
         for line in raw.split(b"\0")[:-1]:
             head, _, path = line.partition(b"\t")
@@ -292,7 +292,7 @@ class Repository:
             "gpg.openpgp.program=false",
             "gpg.x509.program=false",
         ]
-        options = [word for each in settings for word in ("-c", each)]
+        options = [word for setting in settings for word in ("-c", setting)]
         try:
             self.git.run(*options, "verify-commit", "--raw", commit, seconds=self._resolve_s)
         except GitFailedError as error:
@@ -309,9 +309,9 @@ class Repository:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _fetch(self, *arguments: str, given: bytes = b"", settings: Sequence[str] = ()) -> None:
-        filters = [each for each in arguments if each.startswith("--filter=")]
+        filters = [argument for argument in arguments if argument.startswith("--filter=")]
         if filters and not self._filters:
-            arguments = tuple(each for each in arguments if each not in filters)
+            arguments = tuple(argument for argument in arguments if argument not in filters)
         try:
             self.git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
         except GitFailedError:
@@ -335,30 +335,31 @@ class Repository:
 
     def _make(self, id_length: int) -> None:
         """Create an empty repository for ids of this length, if there is none."""
-        place = self._directory
+        directory = self._directory
         kind = "\tobjectformat = sha256\n" if id_length == 64 else ""
         config = (
             "[core]\n\trepositoryformatversion = 1\n\tbare = "
             f"true\n[extensions]\n\tpartialclone = {REMOTE}\n{kind}"
         )
         try:
-            for folder in (place / "objects", place / "refs"):
+            for folder in (directory / "objects", directory / "refs"):
                 folder.mkdir(parents=True, exist_ok=True)
             for name, text in (("HEAD", f"ref: {_OURS}\n"), ("config", config)):
-                if not (place / name).exists():
-                    replace_file(place / name, text.encode(), None)
+                if not (directory / name).exists():
+                    replace_file(directory / name, text.encode(), None)
         except OSError as error:
             raise SourceError(
-                f"{place} cannot be written ({error.strerror or error}); choose another --cache-dir"
+                f"{directory} cannot be written ({error.strerror or error});"
+                " choose another --cache-dir"
             ) from None
 
     def _tidy(self, id_length: int) -> None:
         """Remove what a killed git left, or the repository if it has grown or has other ids."""
-        place = self._directory
+        directory = self._directory
         with suppress(OSError):
-            is_long = "sha256" in (place / "config").read_text()
-            packs = [*place.glob("objects/pack/*.pack")]
-            if is_long != (id_length == 64) or len(packs) > _MOST_PACKS:
+            is_long = "sha256" in (directory / "config").read_text()
+            packs = [*directory.glob("objects/pack/*.pack")]
+            if is_long != (id_length == 64) or len(packs) > _MAX_PACKS:
                 self.clear()
         self._remove_leftovers()
         self._make(id_length)

@@ -25,7 +25,7 @@ from mcp_skills_server.format.ignored import is_entered, is_ignored, summarize
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
 from mcp_skills_server.sources.git.repository import (
-    MOST_PATHS_BYTES,
+    MAX_PATHS_BYTES,
     Repository,
     Tip,
     TreeEntry,
@@ -53,7 +53,7 @@ _LINK: Final = b"120000"
 _SUBMODULE: Final = b"160000"
 _EXECUTABLE: Final = b"100755"
 _PIECE: Final = 1 << 20
-_MOST_SIGNERS: Final = 1 << 20
+_MAX_SIGNERS: Final = 1 << 20
 _END_S: Final = 5.0
 """Seconds to wait for the output of a killed git to be read."""
 _LOCK_POLL_S: Final = 0.1
@@ -132,12 +132,12 @@ class GitFolder(Source):
         skills, touched, warnings = self._touched(tip, known) or self._all(tip)
         units: list[Unit] = []
         refused: list[SkillRefusal] = []
-        for place, skill in skills.items():
-            name = place or self._address.name
+        for folder, skill in skills.items():
+            name = folder or self._address.name
             if skill.fault:
                 refused.append(SkillRefusal(name, skill.fault, "publisher"))
-            elif place:
-                units.append(Unit(skill.key, name, (place,), url=place, item=skill))
+            elif folder:
+                units.append(Unit(skill.key, name, (folder,), url=folder, item=skill))
             else:  # the skill's own name becomes its folder
                 units.append(Unit(skill.key, name, is_named=False, item=skill))
         index = IndexRecord(self.key, self.origin, tip.name, body=tip.commit, revision=tip.commit)
@@ -183,14 +183,14 @@ class GitFolder(Source):
             return None
         paths = self._repository.changed(known.body, tip.commit, folder)
         around = {f"{up}/" for path in paths or () for up in above(path.rpartition("/")[0]) if up}
-        if not paths or sum(map(len, around)) > MOST_PATHS_BYTES:
+        if not paths or sum(map(len, around)) > MAX_PATHS_BYTES:
             return None
         commits, skill_folders = (known.body, tip.commit), set[str]()
         for commit in commits:
             listed = list_entries(commit, folder, deep=False)
             if around:
                 listed += list_entries(commit, folder, sorted(around), deep=False)
-            names = {each.path.decode("utf-8", "surrogateescape") for each in listed}
+            names = {entry.path.decode("utf-8", "surrogateescape") for entry in listed}
             if len(set(map(folded, names))) < len(names):
                 return None  # of two such skills the first is served
             skill_folders |= {name.rpartition("/")[0] for name in names if is_skill_md(name)}
@@ -213,9 +213,9 @@ class GitFolder(Source):
         if not ids:
             return
         folders = [join(self._address.folder, unit.item.folder) for unit in missing]
-        if sum(map(len, folders)) > MOST_PATHS_BYTES:
+        if sum(map(len, folders)) > MAX_PATHS_BYTES:
             folders = [self._address.folder]
-        self._repository.fetch_blobs(tip, ids, [f"{tip.commit}:{each}" for each in folders])
+        self._repository.fetch_blobs(tip, ids, [f"{tip.commit}:{folder}" for folder in folders])
         limits = self.settings.fetch.limits.skill
         with self._repository.blobs(ids) as out:
             for unit in missing:
@@ -259,7 +259,7 @@ def _signers_digest(path: Path | None) -> str:
     if path is None:
         return ""
     try:
-        return hashlib.sha256(read_regular(path, _MOST_SIGNERS)[0]).hexdigest()
+        return hashlib.sha256(read_regular(path, _MAX_SIGNERS)[0]).hexdigest()
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(
@@ -307,10 +307,10 @@ def select(
         files.setdefault(entry.path.decode("utf-8", "surrogateescape"), []).append(entry)
     grouped, rest = group_by_skill(files, hidden=hidden)
     skills: dict[str, WantedSkill] = {}
-    for folder, found in grouped.items():
+    for folder, members in grouped.items():
         skill = skills[folder] = WantedSkill(folder)
-        for each in found.values():
-            for entry in each:
+        for file in members.values():
+            for entry in file:
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     elsewhere = sorted(
@@ -321,7 +321,7 @@ def select(
     )
     for skill in skills.values():
         wanted = sorted(skill.files)
-        lines = [f"{each.is_executable:d} {each.object_id} {each.path}\0" for each in wanted]
+        lines = [f"{file.is_executable:d} {file.object_id} {file.path}\0" for file in wanted]
         lines += [f"{path}\0" for path in sorted(skill.left_out)]
         listed = "".join((f"{skill.folder}\0{skill.fault}\0", *lines))
         skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()

@@ -29,7 +29,7 @@ from mcp_skills_server.sources.source import UnacceptableError
 
 _CLIENT: Final = "mcp-skills-server"
 _TOKEN: Final = re.compile("[!-~]{1,32768}")
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 """Maximum size of a token server's response."""
 _CHALLENGE: Final = re.compile(
     r'([A-Za-z][A-Za-z0-9_-]{0,63})(?: ?= ?("[^"]{0,2048}"|[^", ]{1,2048}))?'
@@ -37,7 +37,7 @@ _CHALLENGE: Final = re.compile(
 _CHALLENGES_LENGTH: Final = 16_384
 _HELPER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HELPER_S: Final = 30.0
-_MOST_CONFIG_BYTES: Final = 4 << 20
+_MAX_CONFIG_BYTES: Final = 4 << 20
 _HUB_KEY: Final = "https://index.docker.io/v1/"
 _NOT_FOUND: Final = "credentials not found"
 _IDENTITY: Final = "<token>"
@@ -70,12 +70,12 @@ def find_credentials(
         helpers = mapping(config.get("credHelpers"))
         keys = _keys(registry)
         named = next((helpers[key] for key in keys if key in helpers), config.get("credsStore"))
-        found = None
+        credentials = None
         if named:
-            found = _ask_helper(str(named), keys[0], path)
-        found = found or _stored(mapping(config.get("auths")), keys, path)
-        if found is not None:
-            return found
+            credentials = _ask_helper(str(named), keys[0], path)
+        credentials = credentials or _stored(mapping(config.get("auths")), keys, path)
+        if credentials is not None:
+            return credentials
     return None
 
 
@@ -92,7 +92,7 @@ def _files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        return mapping(load_json(read_regular(path, _MOST_CONFIG_BYTES)[0]))
+        return mapping(load_json(read_regular(path, _MAX_CONFIG_BYTES)[0]))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
@@ -114,8 +114,8 @@ def _keys(registry: str) -> list[str]:
 
 def _stored(auths: Mapping[str, Any], keys: list[str], path: Path) -> Credentials | None:
     for key in keys:
-        found = mapping(auths.get(key))
-        token, pair = found.get("identitytoken"), found.get("auth")
+        entry = mapping(auths.get(key))
+        token, pair = entry.get("identitytoken"), entry.get("auth")
         if isinstance(token, str) and token:
             return Credentials("", token, identity=True)
         if isinstance(pair, str) and pair:
@@ -162,10 +162,10 @@ def _ask_helper(name: str, server: str, path: Path) -> Credentials | None:
             return None
         raise failed(f"failed with exit code {done.returncode}")
     try:
-        found = mapping(load_json(done.stdout[:_MOST_CONFIG_BYTES]))
+        answer = mapping(load_json(done.stdout[:_MAX_CONFIG_BYTES]))
     except ValueError:
         raise failed("did not answer with JSON") from None
-    username, secret = (found.get(key) for key in ("Username", "Secret"))
+    username, secret = (answer.get(key) for key in ("Username", "Secret"))
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
         return None
     if username == _IDENTITY:
@@ -251,10 +251,10 @@ class Access:
                 headers["Authorization"] = known.basic
             raw = await ask("GET", urlunsplit(parts._replace(query=query)), headers, None)
         try:
-            found = mapping(load_json(raw))
+            answer = mapping(load_json(raw))
         except ValueError:
-            found = {}
-        token = found.get("token") or found.get("access_token")
+            answer = {}
+        token = answer.get("token") or answer.get("access_token")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise UnacceptableError(
                 f"the token server of {self._registry} answers with no token that can be used"

@@ -66,11 +66,11 @@ class RegistryClient(HttpClient):
 
     async def digest(self) -> str | None:
         """Return the digest that the reference names now, by one HEAD; None without the header."""
-        found = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", _MANIFESTS, 0)
-        if found.status == 404:
+        response = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", _MANIFESTS, 0)
+        if response.status == 404:
             raise await self._absent(self._reference.wanted)
-        digest = found.headers.get(_DIGEST)
-        return digest if found.status == 200 and is_digest(digest) else None
+        digest = response.headers.get(_DIGEST)
+        return digest if response.status == 200 and is_digest(digest) else None
 
     async def manifest(self, wanted: str) -> tuple[str, bytes]:
         """Return digest and bytes of the manifest or index at a digest or tag.
@@ -78,19 +78,19 @@ class RegistryClient(HttpClient):
         Raises:
             AbsentError: there is none.
         """
-        found = await self._ask("GET", f"/manifests/{wanted}", _MANIFESTS, manifests.MOST_BYTES)
-        if found.status == 404:
+        response = await self._ask("GET", f"/manifests/{wanted}", _MANIFESTS, manifests.MAX_BYTES)
+        if response.status == 404:
             raise await self._absent(wanted)
-        _check(found)
-        said = wanted if is_digest(wanted) else found.headers.get(_DIGEST)
-        return _verified(found.body, said, found.url), found.body
+        _check(response)
+        said = wanted if is_digest(wanted) else response.headers.get(_DIGEST)
+        return _verified(response.body, said, response.url), response.body
 
     async def blob(self, descriptor: Descriptor) -> bytes:
         """Return the bytes of a blob, verified by size and digest."""
-        found = await self._ask("GET", f"/blobs/{descriptor.digest}", {}, descriptor.size)
-        _check(found)
-        await to_thread.run_sync(_verified, found.body, descriptor.digest, found.url)
-        return found.body
+        response = await self._ask("GET", f"/blobs/{descriptor.digest}", {}, descriptor.size)
+        _check(response)
+        await to_thread.run_sync(_verified, response.body, descriptor.digest, response.url)
+        return response.body
 
     # Writing
 
@@ -102,8 +102,8 @@ class RegistryClient(HttpClient):
         """Upload a blob."""
         begun = await self._ask("POST", "/blobs/uploads/", {}, content=b"")
         _check(begun, 202)
-        place = redirect_target(begun.url, begun.headers)
-        parts = urlsplit(place)
+        target = redirect_target(begun.url, begun.headers)
+        parts = urlsplit(target)
         query = "&".join(filter(None, (parts.query, urlencode({"digest": digest}))))
         url = urlunsplit(parts._replace(query=query))
         _check(await self._ask("PUT", url, _OCTETS, content=raw), 201)
@@ -111,25 +111,25 @@ class RegistryClient(HttpClient):
     async def put_manifest(self, wanted: str, media_type: str, raw: bytes) -> None:
         """Upload a manifest or an index under a digest or tag."""
         headers = {"Content-Type": media_type}
-        found = await self._ask("PUT", f"/manifests/{wanted}", headers, content=raw)
-        _check(found, 201)
-        if _DIGEST in found.headers:
-            _verified(raw, found.headers[_DIGEST], found.url)
+        response = await self._ask("PUT", f"/manifests/{wanted}", headers, content=raw)
+        _check(response, 201)
+        if _DIGEST in response.headers:
+            _verified(raw, response.headers[_DIGEST], response.url)
 
     # Requests
 
     async def _ask(
         self,
         method: str,
-        place: str,
+        path: str,
         headers: Mapping[str, str],
         max_bytes: int = _ERROR_BYTES,
         content: bytes | None = None,
     ) -> Response:
         """Send a request to a path of the repository or a URL; authenticate after a 401."""
-        url = place
-        if place.startswith("/"):
-            url = f"{self._reference.base}{place}"
+        url = path
+        if path.startswith("/"):
+            url = f"{self._reference.base}{path}"
 
         async def send(admitted: str | None) -> Response:
             return await self.request(
@@ -143,35 +143,35 @@ class RegistryClient(HttpClient):
                 follow=content is None,  # a redirect could send the content elsewhere
             )
 
-        found = await send(self._access.authorization)
-        if found.status == 401 and wellknown.origin(found.url) == self._home:
-            challenge = found.headers.get("www-authenticate", "")
+        response = await send(self._access.authorization)
+        if response.status == 401 and wellknown.origin(response.url) == self._home:
+            challenge = response.headers.get("www-authenticate", "")
             await self._access.admit(challenge, self._ask_for_token)
             if self._access.authorization is not None:
-                found = await send(self._access.authorization)
-        if found.status in {401, 403}:
-            raise UnacceptableError(self._denied(found))
-        check_now(found)
-        return found
+                response = await send(self._access.authorization)
+        if response.status in {401, 403}:
+            raise UnacceptableError(self._denied(response))
+        check_now(response)
+        return response
 
     async def _ask_for_token(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> bytes:
         """Return a token server's response; no redirect, since the request may hold a password."""
-        found = await self.request(
+        response = await self.request(
             method,
             url,
             headers,
             self._allow,
             content=content,
             follow=False,
-            max_bytes=access.MOST_BYTES,
-            max_error_bytes=access.MOST_BYTES,
+            max_bytes=access.MAX_BYTES,
+            max_error_bytes=access.MAX_BYTES,
         )
-        if found.status in {400, 401, 403}:
-            raise UnacceptableError(self._denied(found))
-        _check(found)
-        return found.body
+        if response.status in {400, 401, 403}:
+            raise UnacceptableError(self._denied(response))
+        _check(response)
+        return response.body
 
     def _allow(self, url: str, admitted: str | None = None) -> Hop:
         """Return the terms of a URL, with credentials for the registry alone, or refuse it."""
@@ -199,11 +199,11 @@ class RegistryClient(HttpClient):
         try:
             page = await self._ask("GET", f"/tags/list?n={_TAGS}", headers, _TAGS_PAGE)
             _check(page)
-            found = items(mapping(load_json(page.body)).get("tags"))
+            listed = items(mapping(load_json(page.body)).get("tags"))
         except (UnacceptableError, UnreachableError, ValueError):
             return AbsentError(named)
-        tags = [each for each in found if isinstance(each, str) and each.isprintable()]
-        tags = sorted([each for each in tags if len(each) <= 128][:_TAGS])
+        tags = [tag for tag in listed if isinstance(tag, str) and tag.isprintable()]
+        tags = sorted([tag for tag in tags if len(tag) <= 128][:_TAGS])
         if not tags:
             return AbsentError(f"{named}, and no tag")
         first, last = "first " if len(tags) == _TAGS else "", ", ".join(tags[-5:])
@@ -226,7 +226,7 @@ def _reason(body: bytes) -> str:
 
 def _verified(raw: bytes, said: str | None, url: str) -> str:
     """Return the digest of these bytes; raise UnacceptableError if it is not `said`."""
-    found = digest_of(raw)
-    if said is not None and said != found:
-        raise UnacceptableError(f"{shown(url)}: its digest is {found} and not {said[:80]}")
-    return found
+    actual = digest_of(raw)
+    if said is not None and said != actual:
+        raise UnacceptableError(f"{shown(url)}: its digest is {actual} and not {said[:80]}")
+    return actual

@@ -31,9 +31,9 @@ COLLECTION_NAME: Final = "io.agentskills.collection.name"
 TITLE: Final = "org.opencontainers.image.title"
 DESCRIPTION: Final = "org.opencontainers.image.description"
 VERSION: Final = "org.opencontainers.image.version"
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """Maximum size of a manifest or index, as the distribution API recommends."""
-MOST_LAYERS: Final = 128
+MAX_LAYERS: Final = 128
 _ATTESTATION: Final = "vnd.docker.reference.type"
 _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
@@ -67,7 +67,9 @@ class Collection:
     @property
     def chosen(self) -> Descriptor:
         """The manifest to read of one artifact for several platforms."""
-        preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]
+        preferred = [
+            entry for name in _PREFERRED for entry in self.entries if entry.platform == name
+        ]
         return (*preferred, *self.entries)[0]
 
 
@@ -77,44 +79,44 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
         data = load_json(raw)
     except ValueError:
         raise UnacceptableError("its manifest is not JSON") from None
-    found = mapping(data)
-    if isinstance(found.get("layers"), list):
-        layers = items(found["layers"])
-        if len(layers) > MOST_LAYERS:
-            raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS}")
-        return ImageManifest(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
-    if isinstance(found.get("manifests"), list):
-        entries = items(found["manifests"])
+    manifest = mapping(data)
+    if isinstance(manifest.get("layers"), list):
+        layers = items(manifest["layers"])
+        if len(layers) > MAX_LAYERS:
+            raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MAX_LAYERS}")
+        return ImageManifest(tuple(map(_descriptor, layers)), _texts(manifest.get("annotations")))
+    if isinstance(manifest.get("manifests"), list):
+        entries = items(manifest["manifests"])
         if len(entries) > most:
             raise UnacceptableError(f"its index has {len(entries)} entries, at most {most}")
-        return _collection(found, [_descriptor(each) for each in entries])
+        return _collection(manifest, [_descriptor(entry) for entry in entries])
     raise UnacceptableError(
         "its manifest has neither layers nor manifests, as image specification 1.1 wants"
     )
 
 
-def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
-    known = [each for each in entries if not each.platform.startswith("unknown")]
-    kept = [each for each in known if _ATTESTATION not in each.annotations]
-    is_named = any(SKILL_NAME in each.annotations for each in kept)
-    is_listed = is_named or found.get("artifactType") == COLLECTION
-    is_one = bool(kept) and not is_listed and all(each.platform for each in kept)
+def _collection(manifest: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
+    known = [entry for entry in entries if not entry.platform.startswith("unknown")]
+    kept = [entry for entry in known if _ATTESTATION not in entry.annotations]
+    is_named = any(SKILL_NAME in entry.annotations for entry in kept)
+    is_listed = is_named or manifest.get("artifactType") == COLLECTION
+    is_one = bool(kept) and not is_listed and all(entry.platform for entry in kept)
     return Collection(tuple(kept), is_one)
 
 
 def _descriptor(given: Json) -> Descriptor:
-    found = mapping(given)
-    media_type, digest, size = found.get("mediaType"), found.get("digest"), found.get("size")
+    fields = mapping(given)
+    media_type, digest, size = fields.get("mediaType"), fields.get("digest"), fields.get("size")
     # true is an int to Python
     if not isinstance(media_type, str) or type(size) is not int or size < 0:
         raise UnacceptableError("its manifest has a descriptor without media type or size")
     if not is_digest(digest):
         raise UnacceptableError("its manifest has a digest that is not sha256 and 64 hex digits")
-    if found.get("urls"):
+    if fields.get("urls"):
         raise UnacceptableError("a layer of it lies at other addresses (urls), which are not asked")
-    platform = _texts(found.get("platform"))
+    platform = _texts(fields.get("platform"))
     spelled = f"{platform['os']}/{platform.get('architecture', '')}" if "os" in platform else ""
-    return Descriptor(media_type, digest, size, _texts(found.get("annotations")), spelled)
+    return Descriptor(media_type, digest, size, _texts(fields.get("annotations")), spelled)
 
 
 def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[str, str]) -> bytes:
@@ -125,7 +127,7 @@ def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[s
 
 def collection_index(name: str, entries: Iterable[Descriptor]) -> bytes:
     """Encode the index of a collection."""
-    parts = {"manifests": [{**_written(each), "artifactType": SKILL} for each in entries]}
+    parts = {"manifests": [{**_written(entry), "artifactType": SKILL} for entry in entries]}
     return _encode(INDEX, COLLECTION, parts, {COLLECTION_NAME: name})
 
 
@@ -145,5 +147,5 @@ def _written(descriptor: Descriptor) -> dict[str, Any]:
     return out
 
 
-def _texts(found: Json) -> dict[str, str]:
-    return {key: value for key, value in mapping(found).items() if isinstance(value, str)}
+def _texts(content: Json) -> dict[str, str]:
+    return {key: value for key, value in mapping(content).items() if isinstance(value, str)}

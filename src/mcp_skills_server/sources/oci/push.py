@@ -26,7 +26,7 @@ from mcp_skills_server.sources.source import AbsentError
 
 _LICENSES: Final = "org.opencontainers.image.licenses"
 _WORKERS: Final = 6
-_MOST_ANNOTATION: Final = 1024
+_MAX_ANNOTATION: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ async def push_collection(
     queue = iter(enumerate(packages))
 
     async def work() -> None:
-        for place, package in queue:
+        for number, package in queue:
             made = await to_thread.run_sync(_make, package)
             # the index may name it although the registry has deleted it
             if not await client.has("manifests", made.entry.digest):
                 sizes[package.name] = await _send(client, made, made.entry.digest)
-            entries[place] = made.entry
+            entries[number] = made.entry
 
     try:
         async with anyio.create_task_group() as group:
@@ -91,7 +91,7 @@ async def push_collection(
     except Exception as error:  # the task group wraps it
         raise innermost(error) from None
     name = reference.repository.rpartition("/")[2]
-    raw = manifests.collection_index(name, [entries[place] for place in range(len(packages))])
+    raw = manifests.collection_index(name, [entries[number] for number in range(len(packages))])
     digest = digest_of(raw)
     sent = sum(sizes.values())
     if sent or digest != current:
@@ -122,15 +122,15 @@ async def _send(client: RegistryClient, made: _BuiltArtifact, wanted: str) -> in
 
 
 def _make(package: Package) -> _BuiltArtifact:
-    files = {f"{package.name}/{path}": each for path, each in package.read().items()}
+    files = {f"{package.name}/{path}": raw for path, raw in package.read().items()}
     layer, config = archive.pack_tar(files), _config(package)
     described = package.frontmatter.get("description")
     labels = {
         manifests.SKILL_NAME: package.name,
         manifests.TITLE: package.name,
-        manifests.DESCRIPTION: " ".join(str(described or "").split())[:_MOST_ANNOTATION],
+        manifests.DESCRIPTION: " ".join(str(described or "").split())[:_MAX_ANNOTATION],
         manifests.VERSION: package.version or "",
-        _LICENSES: str(package.frontmatter.get("license") or "")[:_MOST_ANNOTATION],
+        _LICENSES: str(package.frontmatter.get("license") or "")[:_MAX_ANNOTATION],
     }
     annotations = {key: value for key, value in labels.items() if value}
     title = {manifests.TITLE: f"{package.name}.tar.gz"}  # the file that `oras pull` writes
@@ -145,7 +145,7 @@ def _config(package: Package) -> bytes:
     """Encode the skill's metadata as JSON, which a registry can show without unpacking."""
     known = package.frontmatter
     tools = known.get("allowed-tools")
-    found = {
+    config = {
         "schemaVersion": "1",
         "name": package.name,
         "version": package.version,
@@ -155,5 +155,5 @@ def _config(package: Package) -> bytes:
         "allowedTools": tools.split() if isinstance(tools, str) else tools,
         "metadata": known.get("metadata"),
     }
-    kept = {key: value for key, value in found.items() if value}
+    kept = {key: value for key, value in config.items() if value}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()

@@ -18,7 +18,7 @@ _REGISTRY: Final = re.compile(
 )
 _SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_LONGEST: Final = 255
+_MAX_LENGTH: Final = 255
 _HUB: Final = "docker.io"
 _HUB_API: Final = "registry-1.docker.io"
 _EXAMPLE: Final = "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:…"
@@ -89,7 +89,7 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     Raises UsageError if it is malformed, or plain http to another machine without `http`.
     """
     shown = quoted(text)
-    spelled = next((each for each in _SCHEMES if text.lower().startswith(each)), "")
+    spelled = next((scheme for scheme in _SCHEMES if text.lower().startswith(scheme)), "")
     if not spelled:
         raise UsageError(f"{shown} is not the name of an artifact; {_EXAMPLE}")
     registry, slash, rest = text[len(spelled) :].partition("/")
@@ -106,7 +106,7 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     if colon and not _TAG.fullmatch(tag):
         rule = "a tag has letters, digits, '_', '.' and '-', and at most 128 of them"
         raise UsageError(f"{shown}: {rule}; {_EXAMPLE}")
-    if len(repository) > _LONGEST or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
+    if len(repository) > _MAX_LENGTH or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
     if not tag and not digest:

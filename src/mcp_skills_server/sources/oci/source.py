@@ -87,10 +87,10 @@ class Oci(Source):
         self._access = Access(self._reference)
         # Part of the fingerprint: these decide, beside the digest, which files are accepted.
         self._asked = f"{__version__} {settings.fetch.limits.skill_bytes} {settings.hidden}"
-        place = settings.output or CacheFolder(
+        folder = settings.output or CacheFolder(
             settings.cache, "oci", str(self._reference), str(settings.hidden)
         )
-        super().__init__(str(named), place, settings)
+        super().__init__(str(named), folder, settings)
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """Resolve the reference to a manifest digest, by one HEAD unless it has a digest."""
@@ -108,35 +108,35 @@ class Oci(Source):
         unpackers = anyio.CapacityLimiter(_UNPACKERS)
         async with self._client() as client:
             units: list[Unit] = []
-            for each in await self._artifacts(client, revision.digest):
-                name = each.annotations.get(SKILL_NAME, "")
-                fingerprint = f"{each.digest} {self._asked}"
-                label = name or each.digest[:19]
-                units.append(Unit(fingerprint, label, is_named=bool(name), item=each))
+            for artifact in await self._artifacts(client, revision.digest):
+                name = artifact.annotations.get(SKILL_NAME, "")
+                fingerprint = f"{artifact.digest} {self._asked}"
+                label = name or artifact.digest[:19]
+                units.append(Unit(fingerprint, label, is_named=bool(name), item=artifact))
 
             async def fetch(unit: Unit) -> UnitContents:
                 read = await self._download(client, unit.item)
                 try:
-                    found = await to_thread.run_sync(read, limiter=unpackers)
+                    planned = await to_thread.run_sync(read, limiter=unpackers)
                 except (ArchiveRefusedError, UnacceptableError) as error:
                     raise ContentRefusedError(str(error)) from None
-                warnings = tuple(f"{unit.label}: {line}" for line in found.warnings)
-                return replace(found, warnings=warnings)
+                warnings = tuple(f"{unit.label}: {line}" for line in planned.warnings)
+                return replace(planned, warnings=warnings)
 
             index = IndexRecord(self.key, self.origin, revision=revision.digest)
             yield Plan(units, fetching(fetch), index, is_one=True)
 
     async def _artifacts(self, client: RegistryClient, digest: str) -> list[_Artifact]:
         """Return the artifacts of a manifest: itself, or the entries of a collection."""
-        found = await self._manifest(client, digest)
-        if isinstance(found, ImageManifest):
-            return [_Artifact(digest, found.annotations, found)]
-        if found.platforms:
-            return [_Artifact(digest, manifest=found)]
-        entries = {each.digest: each for each in found.entries}
+        manifest = await self._manifest(client, digest)
+        if isinstance(manifest, ImageManifest):
+            return [_Artifact(digest, manifest.annotations, manifest)]
+        if manifest.platforms:
+            return [_Artifact(digest, manifest=manifest)]
+        entries = {entry.digest: entry for entry in manifest.entries}
         if not entries:
             raise ContentRefusedError("its index is empty")
-        return [_Artifact(each.digest, each.annotations) for each in entries.values()]
+        return [_Artifact(entry.digest, entry.annotations) for entry in entries.values()]
 
     async def _download(
         self, client: RegistryClient, artifact: _Artifact
@@ -153,7 +153,7 @@ class Oci(Source):
         with _as_unreachable():
             raw = [(layer, await client.blob(layer)) for layer in manifest.layers]
         said = artifact.annotations, manifest.annotations
-        names = [each.get(key, "") for each in said for key in (SKILL_NAME, TITLE)]
+        names = [annotations.get(key, "") for annotations in said for key in (SKILL_NAME, TITLE)]
         names.append(_basename(self._reference.repository))
         limits = self.settings.fetch.limits.skill
         return partial(read_layers, raw, names, limits, hidden=self.settings.hidden)
@@ -209,8 +209,8 @@ def read_layers(
     held, rest = group_by_skill(merged, hidden=hidden)
     if not held:
         raise UnacceptableError(f"it holds no skill: no directory of it has a {SKILL_MD}")
-    for place, files in held.items():
-        name = _basename(place) or root_name(files, names)
+    for number, files in held.items():
+        name = _basename(number) or root_name(files, names)
         if name is None:
             reason = "it holds a skill without a name that a directory can have"
             raise UnacceptableError(f"{reason}; set 'name' in its {SKILL_MD}")
@@ -248,7 +248,7 @@ def _merge(
             kind = descriptor.media_type[:80]
             warnings.append(f"left out layer {number}: {kind!r} is no archive and has no title")
             continue
-        left -= sum(len(each) for each, _ in files.values())
+        left -= sum(len(held_files) for held_files, _ in files.values())
         if left < 0:
             raise ArchiveRefusedError(f"its layers unpack to more than {LIMITS.bytes} bytes")
         _cover(merged, files)

@@ -68,7 +68,7 @@ from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
-_LEAST_COMPRESSED: Final = 1024
+_MIN_COMPRESSED: Final = 1024
 """Responses of at least so many bytes are compressed."""
 _UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NOT_THERE: Final = (
@@ -176,7 +176,7 @@ class PagePart(Part):
         self._runtime.events.subscribe(self._site.activity.take)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
         routes = [
-            *(Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS),
+            *(Route(view.path, self._answer(view), methods=["GET"]) for view in VIEWS),
             Route("/try", self._posted(triggers.save), methods=["POST"]),
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
             Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
@@ -185,10 +185,10 @@ class PagePart(Part):
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
         ]
         router = ExceptionMiddleware(Router(routes))
-        below = _PageMiddleware(GZipMiddleware(router, _LEAST_COMPRESSED))
+        below = _PageMiddleware(GZipMiddleware(router, _MIN_COMPRESSED))
         page = Mount(BASE, below)
-        for each in (page, *routes):  # match line breaks too, which the name of a folder may have
-            each.path_regex = re.compile(each.path_regex.pattern, re.DOTALL)
+        for route in (page, *routes):  # match line breaks too, which the name of a folder may have
+            route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
         return [
             *(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)),
             page,
@@ -271,8 +271,8 @@ class PagePart(Part):
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)
             try:
-                place = await to_thread.run_sync(work, request, ctx, fields)
-                return RedirectResponse(base() + place, 303)
+                address = await to_thread.run_sync(work, request, ctx, fields)
+                return RedirectResponse(base() + address, 303)
             except (HTTPException, RequestError) as error:
                 return _refusal(ctx, error)
 
@@ -295,9 +295,9 @@ class PagePart(Part):
         )
         reviews = proposals.may_review(ctx)
         nav = [
-            (base() + each.path, each.title)
-            for each in VIEWS
-            if each.title and (ctx.sees_others or not each.admin) and (reviews or not each.review)
+            (base() + view.path, view.title)
+            for view in VIEWS
+            if view.title and (ctx.sees_others or not view.admin) and (reviews or not view.review)
         ]
         return replace(ctx, nav=nav)
 

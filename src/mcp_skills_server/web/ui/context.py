@@ -106,7 +106,7 @@ class Context:
         report = self.site.usage.read()
         if report is None:
             return None
-        return {each.name: each for each in report.lines if each.name in self.snapshot.skills}
+        return {line.name: line for line in report.lines if line.name in self.snapshot.skills}
 
     def may_read(self, path: str) -> bool:
         """Return whether the viewer may know of a skill at this path, even if it is gone."""
@@ -166,20 +166,20 @@ def file_address(path: str, file: str, view: str = "files") -> str:
 
 def source_name(ctx: Context, root: int) -> str:
     """Return the name of a root: its origin or folder. Only a local page has whole paths."""
-    found = ctx.runtime.registry.roots[root]
-    if found.origin is not None:
+    served = ctx.runtime.registry.roots[root]
+    if served.origin is not None:
         if ctx.site.is_local:
-            return found.origin
-        return identity.shown_origin(found.origin)
+            return served.origin
+        return identity.shown_origin(served.origin)
     if ctx.site.is_local:
-        return found.shown
-    return os.path.basename(found.path) or "folder"
+        return served.shown
+    return os.path.basename(served.path) or "folder"
 
 
 def reason_left_out(ctx: Context, skill: Skill) -> Problem | None:
     """Return the problem that keeps a skill from hosts, as `shown_problem`; None if it is valid."""
-    found = unlisting_problem(skill.problems)
-    return found and shown_problem(ctx, found)
+    problem = unlisting_problem(skill.problems)
+    return problem and shown_problem(ctx, problem)
 
 
 def shown_problem(ctx: Context, problem: Problem) -> Problem:
@@ -192,8 +192,8 @@ def without_folders(ctx: Context, text: str) -> str:
     """Return a text with root paths replaced by root names, except on a local page."""
     if ctx.site.is_local:
         return text
-    for root in sorted(ctx.runtime.registry.roots, key=lambda each: -len(each.path)):
-        for place in dict.fromkeys((root.path, root.given, root.shown)):
-            if os.sep in place:
-                text = text.replace(place, source_name(ctx, root.index))
+    for root in sorted(ctx.runtime.registry.roots, key=lambda root: -len(root.path)):
+        for fromkey in dict.fromkeys((root.path, root.given, root.shown)):
+            if os.sep in fromkey:
+                text = text.replace(fromkey, source_name(ctx, root.index))
     return text

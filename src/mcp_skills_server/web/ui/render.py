@@ -22,17 +22,17 @@ from mcp_skills_server.errors import clipped
 from mcp_skills_server.format import hidden
 from mcp_skills_server.web.ui.context import file_address
 
-_MOST_HIDDEN: Final = 2_000
+_MAX_HIDDEN: Final = 2_000
 """Hidden characters marked in one text; later ones are shown without a mark."""
 _RASTER_NAMES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
-MOST_PICTURE_BYTES: Final = 4 << 20
-MOST_RENDERED: Final = 100_000
+MAX_PICTURE_BYTES: Final = 4 << 20
+MAX_RENDERED: Final = 100_000
 """Characters of the longest text that is rendered; a longer one is shown raw only."""
-_MOST_MARKS: Final = 8_000
+_MAX_MARKS: Final = 8_000
 """Brackets, asterisks and the like; a text with more takes long to parse."""
 _MARKS: Final = re.compile(r"[\[\]*_`<>|~]")
-_MOST_LINES: Final = 6_000
-_MOST_CELLS: Final = 10_000
+_MAX_LINES: Final = 6_000
+_MAX_CELLS: Final = 10_000
 """Cells of all tables. Rows are padded to the head's width: a short text may have millions."""
 _PARAGRAPH: Final = re.compile(r"\n[ \t]*\n")
 _ONE_AT_A_TIME: Final = CapacityLimiter(1)
@@ -52,7 +52,7 @@ def marked(text: str) -> Markup:
     parts: list[Markup] = []
     for number, (before, code) in enumerate(_pieces(text)):
         parts.append(escape(before))
-        if code and number < _MOST_HIDDEN:
+        if code and number < _MAX_HIDDEN:
             parts.append(Markup('<span class="hidden">{}</span>').format(code))
         else:
             parts.append(escape(code))
@@ -99,26 +99,26 @@ def raster_type(raw: bytes) -> str | None:
     return None
 
 
-async def rendered(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
+async def rendered(text: str, skill: str, files: Collection[str], folder: str) -> Markup | None:
     """Run `render` in a thread, one text at a time."""
-    return await to_thread.run_sync(render, text, skill, files, place, limiter=_ONE_AT_A_TIME)
+    return await to_thread.run_sync(render, text, skill, files, folder, limiter=_ONE_AT_A_TIME)
 
 
-def render(text: str, skill: str, files: Collection[str], place: str) -> Markup | None:
+def render(text: str, skill: str, files: Collection[str], folder: str) -> Markup | None:
     """Return Markdown as HTML, or None if it is too much to render.
 
     `place` is the path of the Markdown file in the skill.
     """
     lines = text.splitlines()
-    if len(text) > MOST_RENDERED or len(lines) > _MOST_LINES:
+    if len(text) > MAX_RENDERED or len(lines) > _MAX_LINES:
         return None
-    if _cells("\n".join(lines)) > _MOST_CELLS:
+    if _cells("\n".join(lines)) > _MAX_CELLS:
         return None
-    if sum(1 for _ in _MARKS.finditer(text)) > _MOST_MARKS:
+    if sum(1 for _ in _MARKS.finditer(text)) > _MAX_MARKS:
         return None
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     parser.validateLink = lambda _: True  # type: ignore[method-assign] # `_Writer` checks links
-    return Markup(_Writer(skill, files, place).write(parser.parse(text)))  # noqa: S704 - made of escaped parts only
+    return Markup(_Writer(skill, files, folder).write(parser.parse(text)))  # noqa: S704 - made of escaped parts only
 
 
 def _cells(text: str) -> int:
@@ -135,8 +135,8 @@ def _cells(text: str) -> int:
 class _Writer:
     """HTML writer of one text. It copies no attributes of tokens."""
 
-    def __init__(self, skill: str, files: Collection[str], place: str) -> None:
-        self._skill, self._files, self._folder = skill, files, posixpath.dirname(place)
+    def __init__(self, skill: str, files: Collection[str], folder: str) -> None:
+        self._skill, self._files, self._folder = skill, files, posixpath.dirname(folder)
         self._closing: list[str] = []
         self._level = _PARENT_HEADING
 
@@ -210,9 +210,9 @@ class _Writer:
         if _SCHEME.match(target) or target.startswith(("/", "#", "\\")):
             return None
         path = unquote(re.split(r"[?#]", target, maxsplit=1)[0])
-        found = posixpath.normpath(posixpath.join(self._folder, path))
-        if found in self._files:
-            return found
+        normal = posixpath.normpath(posixpath.join(self._folder, path))
+        if normal in self._files:
+            return normal
         return None
 
 

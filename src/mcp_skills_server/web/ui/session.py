@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _COOKIE: Final = "skills-ui"
 _IDLE_S: Final = 12 * 3600.0
-_MOST: Final = 10_000
-_MOST_OF_ONE: Final = 50
+_MAX_SESSIONS: Final = 10_000
+_MAX_OF_ONE: Final = 50
 """Sessions of one principal; beyond it the oldest is evicted."""
 
 
@@ -187,10 +187,12 @@ class PageSessions:
             response.delete_cookie(_cookie(request), path=base(), httponly=True, samesite="strict")
 
     def _add(self, cookie: str, viewer: Viewer) -> None:
-        of_viewer = [key for key, each in self._sessions.items() if each.viewer.key == viewer.key]
-        for key in of_viewer[: max(0, len(of_viewer) + 1 - _MOST_OF_ONE)]:
+        of_viewer = [
+            key for key, session in self._sessions.items() if session.viewer.key == viewer.key
+        ]
+        for key in of_viewer[: max(0, len(of_viewer) + 1 - _MAX_OF_ONE)]:
             del self._sessions[key]
-        while len(self._sessions) >= _MOST:
+        while len(self._sessions) >= _MAX_SESSIONS:
             self._sessions.popitem(last=False)
         kept = replace(viewer, credential="")
         self._sessions[hash_of(cookie)] = _ViewerSession(kept, time.monotonic())
@@ -225,7 +227,9 @@ class PageSessions:
         shown = viewer.admission
         if shown is None:
             return True
-        if viewer.is_static_token and shown not in [each.admission for each in self._policy.tokens]:
+        if viewer.is_static_token and shown not in [
+            token.admission for token in self._policy.tokens
+        ]:
             return False
         return shown.expires > time.time()
 

@@ -43,7 +43,7 @@ CALLBACK: Final = "/oauth/callback"
 """Path of the redirect URI, to which the issuer sends browsers back."""
 _SIGN_IN_COOKIE: Final = "skills-ui-away"
 """The cookie that binds a sign-in at the issuer to the browser that began it."""
-_LONGEST_FORM: Final = 1 << 16
+_MAX_FORM: Final = 1 << 16
 _MCP: Final = "/mcp"
 _ISS_SUPPORTED: Final = "authorization_response_iss_parameter_supported"
 """Metadata flag: each response of the issuer names it; others are forged (RFC 9207)."""
@@ -144,7 +144,7 @@ class SignInEndpoints:
             return self._form("There is no issuer to sign in at.", 404)
         try:
             secret = request.cookies.get(_SIGN_IN_COOKIE, "")
-            found = await self._flow.finish(request.query_params, secret)
+            outcome = await self._flow.finish(request.query_params, secret)
         except SignInError as error:
             # logged apart: repeats of a message are dropped, and must not hide real failures
             if isinstance(error, NotBegunError):
@@ -160,7 +160,7 @@ class SignInEndpoints:
         # at the issuer.
         response = self.page("message.html", 200, title="Signed in", words="")
         response.headers["refresh"] = f"0; url={base()}/"
-        await self._sessions.begin(request, response, found)
+        await self._sessions.begin(request, response, outcome)
         response.delete_cookie(
             _SIGN_IN_COOKIE, path=f"{base()}/oauth", httponly=True, samesite="lax"
         )
@@ -192,7 +192,7 @@ async def form_of(request: Request) -> dict[str, str] | None:
     raw = b""
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > _LONGEST_FORM:
+        if len(raw) > _MAX_FORM:
             return None
     try:
         return dict(parse_qsl(raw.decode("ascii"), max_num_fields=10))
@@ -305,10 +305,10 @@ class Flow:
 
 
 def _address(metadata: Mapping[str, Any], key: str) -> str:
-    found = metadata.get(key)
-    if not isinstance(found, str) or not is_secure(found):
+    value = metadata.get(key)
+    if not isinstance(value, str) or not is_secure(value):
         raise SignInError("The issuer's metadata has no usable sign-in address.")
-    return found
+    return value
 
 
 def _object(raw: bytes) -> Mapping[str, Any]:
@@ -321,7 +321,7 @@ def _object(raw: bytes) -> Mapping[str, Any]:
 def _reason(said: Mapping[str, Any]) -> str:
     """Return an issuer's error, as RFC 6749 defines it, for a message; "" for none."""
     given = said.get("error"), said.get("error_description")
-    words = [each for each in given if isinstance(each, str) and each]
+    words = [word for word in given if isinstance(word, str) and word]
     if not words:
         return ""
     return printable(f" ({clipped(': '.join(words))})")

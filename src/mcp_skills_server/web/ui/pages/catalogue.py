@@ -40,9 +40,9 @@ from mcp_skills_server.web.ui.pages.problems import survey_of
 PAGE_SIZE: Final = 100
 """Skills on one page."""
 _NEAREST: Final = 6
-_MOST_TAGS: Final = 200
-_MOST_TAGS_OF_ONE: Final = 20
-_MOST_PLACES: Final = 100
+_MAX_TAGS: Final = 200
+_MAX_TAGS_OF_ONE: Final = 20
+_MAX_PLACES: Final = 100
 _SORTS: Final[Mapping[str, Callable[[Skill], Any]]] = {
     "name": lambda skill: skill.name,
     "tokens": lambda skill: -tokens_of(skill),
@@ -97,15 +97,15 @@ def page(request: Request, ctx: Context) -> Response:
     """Return the list, or only its rows if the query has `part`. Blocks."""
     given = request.query_params
     query, survey = ListQuery.of(given), survey_of(ctx)
-    found = _find(ctx, query, survey)
+    skills = _find(ctx, query, survey)
     if given.get("format") == "json":
-        return JSONResponse([_as_json(row) for row in found["rows"]])
+        return JSONResponse([_as_json(row) for row in skills["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
     roots, off = ctx.runtime.registry.roots, list[tuple[str, str]]()
     own = [root.given for root in roots if root.origin is None]
     new = [*start_command(), "new", "my-skill", "--directory", *own[:1]]
     if ctx.site.is_local:
-        off = [(key, root.show(place)) for key, (root, place) in _switched_off(ctx).items()]
+        off = [(key, root.show(directory)) for key, (root, directory) in _switched_off(ctx).items()]
     return ctx.page(
         template,
         query=query,
@@ -113,14 +113,18 @@ def page(request: Request, ctx: Context) -> Response:
         new=shlex.join(new) if own else "",
         off=off,
         facets=_facets_of(ctx, survey),
-        **found,
+        **skills,
     )
 
 
 def _switched_off(ctx: Context) -> dict[str, tuple[Root, str]]:
     """Return the root and folder of each skill that is switched off, by its name in a form."""
     roots = ctx.runtime.registry.roots
-    return {f"{root.index}:{place}": (root, place) for root in roots for place in sorted(root.off)}
+    return {
+        f"{root.index}:{directory}": (root, directory)
+        for root in roots
+        for directory in sorted(root.off)
+    }
 
 
 def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
@@ -130,12 +134,12 @@ def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     registry, skill = ctx.runtime.registry, ctx.snapshot.skills.get(fields.get("off", ""))
     known, is_on = _switched_off(ctx), skill is None
     if skill is not None and can_switch(ctx, skill):
-        root, place = registry.roots[skill.root], skill.directory
+        root, directory = registry.roots[skill.root], skill.directory
     elif fields.get("on") in known:
-        (root, place), is_on = known[fields["on"]], True
+        (root, directory), is_on = known[fields["on"]], True
     else:
         raise RequestError("Only skills in your own folders can be switched on and off.")
-    switch(root.path, place, on=is_on)
+    switch(root.path, directory, on=is_on)
     registry.refresh()
     return "/"
 
@@ -162,16 +166,16 @@ def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
         try:
             most = query.start + PAGE_SIZE + 1
             fitting += search.find(
-                query.q, most, lambda each: accept(each) and each.path in skills, by_meaning=True
+                query.q, most, lambda skill: accept(skill) and skill.path in skills, by_meaning=True
             )
             if not fitting and not query.start:
-                nearest = search.nearest(query.q, _NEAREST, lambda each: each.path in skills)
+                nearest = search.nearest(query.q, _NEAREST, lambda skill: skill.path in skills)
         except NoFullTextError as error:
             trouble = str(error)
         # Unreadable skills are in no index; find them by path.
-        unread = (each for each in by_path if each.standing is Standing.UNUSABLE)
+        unread = (skill for skill in by_path if skill.standing is Standing.UNUSABLE)
         fitting += (
-            each for each in unread if accept(each) and query.q.lower() in each.path.lower()
+            skill for skill in unread if accept(skill) and query.q.lower() in skill.path.lower()
         )
     else:
         fitting = [*filter(accept, by_path)]
@@ -179,7 +183,7 @@ def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
         if query.sort:
             fitting.sort(key=_SORTS[query.sort])
     end = query.start + PAGE_SIZE
-    rows = [_row(ctx, each, query, used or {}, survey) for each in fitting[query.start : end]]
+    rows = [_row(ctx, skill, query, used or {}, survey) for skill in fitting[query.start : end]]
     more = len(fitting) > end
     return {"rows": rows, "more": more, "total": total, "trouble": trouble, "nearest": nearest}
 
@@ -196,8 +200,8 @@ def _condition(
             if skill.standing is Standing.VALID:
                 return False
         elif query.problem:
-            found = survey.by_skill.get(skill.path, ())
-            if not any(query.problem in ("any", each.code) for each in found):
+            problems = survey.by_skill.get(skill.path, ())
+            if not any(query.problem in ("any", problem.code) for problem in problems):
                 return False
         if query.used and used is not None:
             line = used.get(skill.path)
@@ -223,14 +227,14 @@ def _row(
         "title": title,
         "description": skill.description,
         "source": source_name(ctx, skill.root),
-        "tags": [str(tag) for tag in tags_of(skill.frontmatter)[:_MOST_TAGS_OF_ONE]],
+        "tags": [str(tag) for tag in tags_of(skill.frontmatter)[:_MAX_TAGS_OF_ONE]],
         "tokens": tokens_of(skill),
         "files": len(skill.files),
         "problems": len(survey.by_skill.get(skill.path, ())),
         "left_out": reason_left_out(ctx, skill),
         "loads": used.get(skill.path, _UNUSED).loads,
         "why": why,
-        "changed": next((each.time for each in ctx.site.revisions.of(skill.path)), None),
+        "changed": next((revision.time for revision in ctx.site.revisions.of(skill.path)), None),
     }
 
 
@@ -258,26 +262,26 @@ def _facets_of(ctx: Context, survey: Survey) -> dict[str, Any]:
     """
     snapshot = ctx.snapshot
     made = _facets.setdefault(snapshot, {})
-    found = made.get(ctx.is_admin)
-    if found is None:
-        places = [each for each in snapshot.problems if each.skill or ctx.is_admin]
+    facets = made.get(ctx.is_admin)
+    if facets is None:
+        places = [problem for problem in snapshot.problems if problem.skill or ctx.is_admin]
         skills, by_skill = snapshot.skills.values(), survey.by_skill
         roots, tags, codes = Counter[int](), Counter[str](), Counter[str]()
         for skill in skills:
             roots[skill.root] += 1
             tags.update(set(map(str, tags_of(skill.frontmatter))))
-            codes.update({each.code for each in by_skill.get(skill.path, ())})
+            codes.update({problem.code for problem in by_skill.get(skill.path, ())})
         sources = sorted(roots.items())
-        found = {
+        facets = {
             "sources": [(str(root), source_name(ctx, root), count) for root, count in sources],
-            "tags": sorted(tags.most_common(_MOST_TAGS)),
+            "tags": sorted(tags.most_common(_MAX_TAGS)),
             "codes": sorted(codes.items()),
             "left_out": sum(skill.standing is not Standing.VALID for skill in skills),
             "tokens": sum(map(tokens_of, skills)),
-            "places": [shown_problem(ctx, each) for each in places[:_MOST_PLACES]],
+            "places": [shown_problem(ctx, problem) for problem in places[:_MAX_PLACES]],
             "summary": survey.summary,
             "progress": survey.progress,
         }
         if survey.is_complete:
-            made[ctx.is_admin] = found
-    return found
+            made[ctx.is_admin] = facets
+    return facets

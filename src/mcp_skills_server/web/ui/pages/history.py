@@ -31,14 +31,14 @@ from mcp_skills_server.web.ui.pages.skill import skill_of
 
 logger = logging.getLogger(__name__)
 
-_MOST_KEPT: Final = 32 << 20
+_MAX_KEPT: Final = 32 << 20
 """Bytes of all files kept for diffs."""
-_MOST_OF_ONE: Final = 256 << 10
+_MAX_OF_ONE: Final = 256 << 10
 """Bytes of the largest file kept."""
-_MOST_REVISIONS: Final = 20
-_MOST_SKILLS: Final = 1_000
+_MAX_REVISIONS: Final = 20
+_MAX_SKILLS: Final = 1_000
 """Revisions kept of one skill, and skills with revisions kept."""
-_MOST_LINES: Final = 500
+_MAX_LINES: Final = 500
 _PAUSE_EVERY: Final = 50
 
 
@@ -83,7 +83,7 @@ class Revisions:
         self._registry.loaded.wait()
         begun = self._registry.snapshot
         for number, path in enumerate(begun.paths(Standing.LENIENT)):
-            if self._size >= _MOST_KEPT:
+            if self._size >= _MAX_KEPT:
                 break
             self._keep(path, self._read(begun.skills[path]))
             if number % _PAUSE_EVERY == 0:
@@ -102,19 +102,21 @@ class Revisions:
             now = self._read(after)
             self._keep(path, now)
         if kept is not None or before is None:
-            found = compare(path, kept, now)
+            difference = compare(path, kept, now)
         elif after is None:
-            found = Difference(path, "removed", (), ())
+            difference = Difference(path, "removed", (), ())
         else:
-            found = Difference(path, "changed", (), tuple(self._names(before, after)))
-        if found is None:
+            difference = Difference(path, "changed", (), tuple(self._names(before, after)))
+        if difference is None:
             return
-        lines, is_whole = found.others[:_MOST_LINES], len(found.others) <= _MOST_LINES
-        revision = SkillRevision(when, found.kind, found.important[:_MOST_LINES], lines, is_whole)
+        lines, is_whole = difference.others[:_MAX_LINES], len(difference.others) <= _MAX_LINES
+        revision = SkillRevision(
+            when, difference.kind, difference.important[:_MAX_LINES], lines, is_whole
+        )
         with self._lock:
-            self._found.setdefault(path, deque(maxlen=_MOST_REVISIONS)).append(revision)
+            self._found.setdefault(path, deque(maxlen=_MAX_REVISIONS)).append(revision)
             self._found.move_to_end(path)
-            if len(self._found) > _MOST_SKILLS:
+            if len(self._found) > _MAX_SKILLS:
                 self._found.popitem(last=False)
 
     def _drop(self, path: str) -> Files | None:
@@ -125,7 +127,7 @@ class Revisions:
     def _keep(self, path: str, files: Files) -> None:
         self._kept[path] = files
         self._size += _size(files)
-        while self._size > _MOST_KEPT:
+        while self._size > _MAX_KEPT:
             self._size -= _size(self._kept.popitem(last=False)[1])
 
     def _read(self, skill: Skill) -> Files:
@@ -133,7 +135,7 @@ class Revisions:
         out: dict[str, tuple[bytes, bool]] = {}
         for path, file in self._own_files(skill).items():
             try:
-                if file.size <= _MOST_OF_ONE and media.is_text(media.media_type(path)):
+                if file.size <= _MAX_OF_ONE and media.is_text(media.media_type(path)):
                     raw = self._registry.read(file)
                 else:
                     raw = f"\0{file.digest}".encode()
@@ -154,7 +156,7 @@ class Revisions:
 
     def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
         """Return a skill's files without nested skills, which may have other readers."""
-        nested = tuple(f"{each}/" for each in skill.nested)
+        nested = tuple(f"{nested}/" for nested in skill.nested)
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
 
 

@@ -27,12 +27,12 @@ from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import Context, reason_left_out
 
-MOST_KEPT: Final = 1000
+MAX_KEPT: Final = 1000
 """Changes kept in all."""
-MOST_SHOWN: Final = 200
+MAX_SHOWN: Final = 200
 """Changes shown of one set of skills."""
 HEARTBEAT_S: Final = 30.0
-_MOST_FILES: Final = 5
+_MAX_FILES: Final = 5
 _PAUSE_S: Final = 0.25
 """Minimum seconds between two events of one stream (throttling)."""
 RETRY: Final = "retry: 3000\n\n"
@@ -55,24 +55,24 @@ class Change(NamedTuple):
     time: float = 0.0
 
 
-def _changes(found: Changes) -> Iterator[Change]:
+def _changes(difference: Changes) -> Iterator[Change]:
     """Yield the changes by path, without skills of which only nested skills differ."""
-    paths = sorted(found.before.keys() | found.after.keys())
-    for path in paths[-MOST_KEPT:]:
-        before, after = found.before.get(path), found.after.get(path)
+    paths = sorted(difference.before.keys() | difference.after.keys())
+    for path in paths[-MAX_KEPT:]:
+        before, after = difference.before.get(path), difference.after.get(path)
         if after is None:
             yield Change("vanished", path)
         elif before is None:
             yield Change("appeared", path)
         else:
             inside = {*before.nested, *after.nested}
-            folders = tuple(f"{each}/" for each in inside)
+            folders = tuple(f"{nested}/" for nested in inside)
             old, new = before.files, after.files
             changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
             own = sorted(name for name in changed if not name.startswith(folders))
             if own or not inside:
-                more = max(0, len(own) - _MOST_FILES)
-                yield Change("changed", path, tuple(own[:_MOST_FILES]), more)
+                more = max(0, len(own) - _MAX_FILES)
+                yield Change("changed", path, tuple(own[:_MAX_FILES]), more)
 
 
 class Live:
@@ -99,13 +99,13 @@ class Live:
 
         registry.subscribe(note)
 
-    def note(self, found: Iterable[Change]) -> None:
+    def note(self, changes: Iterable[Change]) -> None:
         """Record the changes of one scan, and wake all streams."""
         now = time.time()
         with self._lock:
             number = max(int(now * 1000), self.last_number + 1)
-            made = [each._replace(number=number, time=now) for each in found]
-            self._kept = (*self._kept, *made)[-MOST_KEPT:]
+            made = [change._replace(number=number, time=now) for change in changes]
+            self._kept = (*self._kept, *made)[-MAX_KEPT:]
         if made and self.loop is not None:
             with suppress(RuntimeError):  # the loop is closed: no stream is left
                 self.loop.call_soon_threadsafe(self.wake)
@@ -113,24 +113,24 @@ class Live:
     @property
     def last_number(self) -> int:
         """Return the number of the last change of any skill; 0 before the first."""
-        return max((each.number for each in self._kept[-1:]), default=0)
+        return max((change.number for change in self._kept[-1:]), default=0)
 
     def latest(self, skills: SkillSet) -> list[Change]:
         """Return the changes of a set of skills, last scan first."""
-        return [*islice(self._of(skills), MOST_SHOWN)]
+        return [*islice(self._of(skills), MAX_SHOWN)]
 
     def number(self, skills: SkillSet, after: int = 0, path: str = "") -> int:
         """Return the number of the last change of a set, or its skill at `path`; else `after`."""
-        found = (each.number for each in self._of(skills, after) if path in ("", each.path))
-        return next(found, after)
+        numbers = (change.number for change in self._of(skills, after) if path in ("", change.path))
+        return next(numbers, after)
 
     def _of(self, skills: SkillSet, after: int = 0) -> Iterator[Change]:
         permissions = skills.permissions
-        for each in reversed(self._kept):
-            if each.number <= after:
+        for change in reversed(self._kept):
+            if change.number <= after:
                 return
-            if permissions is None or permissions.can_read(each.path):
-                yield each
+            if permissions is None or permissions.can_read(change.path):
+                yield change
 
     def wake(self) -> None:
         """Wake all streams. Call this in the event loop."""
@@ -210,10 +210,10 @@ async def page(request: Request, ctx: Context) -> Response:
     """Return the view, or only the changes if the query has `part`."""
     live, skills = ctx.site.live, ctx.snapshot.skills
     changes = live.latest(ctx.runtime.skill_set)
-    there = {each.path for each in changes if each.path in skills}
+    there = {change.path for change in changes if change.path in skills}
     left_out = {path: reason_left_out(ctx, skills[path]) for path in there}
     template = "changes.html" if "part" in request.query_params else "live.html"
-    number = max((each.number for each in changes), default=0)
+    number = max((change.number for change in changes), default=0)
     return ctx.page(
         template, changes=changes, there=there, left_out=left_out, since=live.since, number=number
     )

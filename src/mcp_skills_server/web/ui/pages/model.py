@@ -28,7 +28,7 @@ from mcp_skills_server.server.tools import Tools
 from mcp_skills_server.web.ui.context import Context, choice_of
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
-_MOST_SHOWN: Final = 20_000
+_MAX_SHOWN: Final = 20_000
 """Characters shown of a response."""
 
 
@@ -45,18 +45,18 @@ class MethodAnswer(NamedTuple):
     def text(self) -> str:
         """Return indented JSON, cut if it is long."""
         whole = json.dumps(json.loads(self.raw), indent=2, ensure_ascii=False)
-        if len(whole) > _MOST_SHOWN:
-            return f"{whole[:_MOST_SHOWN]}\n..."
+        if len(whole) > _MAX_SHOWN:
+            return f"{whole[:_MAX_SHOWN]}\n..."
         return whole
 
 
 async def page(request: Request, ctx: Context) -> Response:
     """Return the view, for one era and one dialect."""
     era = choice_of(request.query_params, "era", ERAS, "modern")
-    dialects = [AUTO, *(each.name for each in ctx.site.settings.spoken.dialects)]
+    dialects = [AUTO, *(dialect.name for dialect in ctx.site.settings.spoken.dialects)]
     dialect = choice_of(request.query_params, "dialect", dialects, AUTO)
     host = choice_of(request.query_params, "host", context.HOSTS, "generic")
-    answers = [each async for each in method_answers(ctx, ERAS[era], dialects)]
+    answers = [method_answer async for method_answer in method_answers(ctx, ERAS[era], dialects)]
 
     def written() -> Response:
         texts, parts = unasked(ctx, context.HOSTS[host])
@@ -67,7 +67,7 @@ async def page(request: Request, ctx: Context) -> Response:
             host=host,
             hosts=[*context.HOSTS],
             answers=answers,
-            chosen=[each for each in answers if each.dialect in ("", dialect)],
+            chosen=[answer for answer in answers if answer.dialect in ("", dialect)],
             era=era,
             eras=[*ERAS],
             dialect=dialect,
@@ -105,7 +105,7 @@ async def method_answers(
     if settings.prompts:
         yield await _listed(ctx, era, "prompts/list", "", Caller(served=partial(_served, ctx)))
     extensions: dict[str, Mapping[str, Json]] = {AUTO: {}}
-    extensions |= {each.name: each.extensions for each in settings.spoken.dialects}
+    extensions |= {dialect.name: dialect.extensions for dialect in settings.spoken.dialects}
     for name in dialects:
         # without extensions, no client can select this dialect alone
         if name == AUTO or extensions[name]:
@@ -134,10 +134,10 @@ def _tools(ctx: Context) -> Tools:
 
 async def _served(ctx: Context, view: View) -> Served:
     """Return the server's tools and prompts, to resolve a skill's dependencies."""
-    settings, found = ctx.site.settings, Served()
+    settings, served = ctx.site.settings, Served()
     if settings.tools:
         tools = _tools(ctx).definitions(view.skill_set)
-        found = found._replace(tools=frozenset(str(each["name"]) for each in tools))
+        served = served._replace(tools=frozenset(str(tool["name"]) for tool in tools))
     if settings.prompts:
-        found = found._replace(prompts=prompts.Names(view, settings))
-    return found
+        served = served._replace(prompts=prompts.Names(view, settings))
+    return served

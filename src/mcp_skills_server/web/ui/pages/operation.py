@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 PAGE_SIZE: Final = 100
 """Skills on one page."""
-MOST_OTHERS: Final = 100
+MAX_OTHERS: Final = 100
 """Principals shown, and host programs."""
 _DAYS: Final = 30
 _CACHE_S: Final = 5.0
 """Cache lifetime of a report in seconds."""
-MOST_RUNS: Final = 500
-MOST_CLIENTS: Final = 500
+MAX_RUNS: Final = 500
+MAX_CLIENTS: Final = 500
 UNFINISHED: Final = "begun"
 """The outcome of a run that has not ended."""
 
@@ -62,9 +62,9 @@ async def sources(_: Request, ctx: Context) -> Response:
 
 def source_rows(ctx: Context) -> list[SourceRow]:
     """Return the roots of the viewer's skills; for an operator, all roots."""
-    states = {each.name: each for each in ctx.site.sources()}
+    states = {source.name: source for source in ctx.site.sources()}
     problems = ctx.runtime.registry.snapshot.problems
-    lost = {each.path: each.message for each in problems if each.code == "root-missing"}
+    lost = {problem.path: problem.message for problem in problems if problem.code == "root-missing"}
     counts = Counter(skill.root for skill in ctx.snapshot.skills.values())
     left_out = Counter(s.root for s in ctx.snapshot.skills.values() if s.standing < Standing.VALID)
     out: list[SourceRow] = []
@@ -102,15 +102,15 @@ class UsageReports:
         """Return a report, or None. Reads a file unless it is cached."""
         if self._counts is None:
             return None
-        made, found = self._made.get(by, (-_CACHE_S, None))
+        made, report = self._made.get(by, (-_CACHE_S, None))
         if time.monotonic() - made >= _CACHE_S:
-            found = None
+            report = None
             try:
-                found = self._counts.report(by, _DAYS, self._roots)
+                report = self._counts.report(by, _DAYS, self._roots)
             except UsageError as error:
                 logger.warning("%s", error, extra=REPEATS)
-            self._made[by] = time.monotonic(), found
-        return found
+            self._made[by] = time.monotonic(), report
+        return report
 
 
 class _CountTable(NamedTuple):
@@ -138,12 +138,12 @@ def usage(request: Request, ctx: Context) -> Response:
         "usage.html",
         lines=lines[first : first + PAGE_SIZE],
         total=len(lines),
-        never=sum(1 for each in lines if each.last is None),
+        never=sum(1 for line in lines if line.last is None),
         days=_DAYS,
         counts=ctx.site.usage.is_enabled,
         is_read=report is not None,
         others=_others(ctx),
-        most=MOST_OTHERS,
+        most=MAX_OTHERS,
         searches=searches,
         start=first,
         page_size=PAGE_SIZE,
@@ -157,9 +157,9 @@ def _others(ctx: Context) -> list[_CountTable]:
     if not ctx.sees_others:
         return []
     return [
-        each._replace(lines=report.lines[:MOST_OTHERS])
-        for each in _OTHERS
-        if (report := ctx.site.usage.read(each.by)) is not None
+        view._replace(lines=report.lines[:MAX_OTHERS])
+        for view in _OTHERS
+        if (report := ctx.site.usage.read(view.by)) is not None
     ]
 
 
@@ -167,8 +167,8 @@ def _lines(ctx: Context, report: Report | None) -> list[UsageRow]:
     """Return the usage of each skill of the viewer, most used first, then the unused ones."""
     skills, counted = ctx.snapshot.skills, list[UsageRow]()
     if report is not None:
-        counted = [each for each in report.lines if each.name in skills]
-    known, paths = {each.name for each in counted}, ctx.snapshot.paths(Standing.LENIENT)
+        counted = [line for line in report.lines if line.name in skills]
+    known, paths = {count.name for count in counted}, ctx.snapshot.paths(Standing.LENIENT)
     return counted + [UsageRow(path) for path in paths if path not in known]
 
 
@@ -226,7 +226,7 @@ class Activity:
         request = event.time, event.protocol, event.method, event.principal, event.address, started
         if request not in self._runs or event.outcome != UNFINISHED:
             self._runs[request] = ScriptRun(event, started)
-        if len(self._runs) > MOST_RUNS:
+        if len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
 
     def _note_client(self, event: Event) -> None:
@@ -234,16 +234,16 @@ class Activity:
         known = self._clients.pop(who, ActiveClient(event, event.time, 0, 0))
         refused = known.refused + (event.outcome not in {"ok", "cancelled"})
         self._clients[who] = ActiveClient(event, known.first, known.requests + 1, refused)
-        if len(self._clients) > MOST_CLIENTS:
+        if len(self._clients) > MAX_CLIENTS:
             self._clients.popitem(last=False)
 
 
 async def runs(_: Request, ctx: Context) -> Response:
     """Return the view of runs, without names of skills that the viewer may not read."""
-    found = ctx.site.activity.runs()
-    skills = {each.started.skill for each in found}
-    readable = {each for each in skills if not each or ctx.may_read(each)}
-    return ctx.page("runs.html", runs=found, readable=readable)
+    kept = ctx.site.activity.runs()
+    skills = {run.started.skill for run in kept}
+    readable = {skill for skill in skills if not skill or ctx.may_read(skill)}
+    return ctx.page("runs.html", runs=kept, readable=readable)
 
 
 async def clients(_: Request, ctx: Context) -> Response:

@@ -29,7 +29,7 @@ PAGE_SIZE: Final = 50
 """Problems on one page."""
 _AROUND: Final = 2
 """Context lines before and after."""
-_MOST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 """Bytes of the largest file that is read for its lines."""
 REFRESH_S: Final = "1"
 """Seconds until a browser reloads a page that waits for checks."""
@@ -50,16 +50,16 @@ async def page(request: Request, ctx: Context) -> Response:
     severity, code = choice_of(given, "severity", ("error", "warning")), given.get("code", "")
     start = start_of(given)
     survey = await to_thread.run_sync(survey_of, ctx)
-    severe = (each for each in survey.problems if severity in ("", each.severity))
-    fitting = [each for each in severe if code in ("", each.code)]
+    severe = (problem for problem in survey.problems if severity in ("", problem.severity))
+    fitting = [problem for problem in severe if code in ("", problem.code)]
     response = ctx.page(
         "problems.html",
-        shown=[await _shown(ctx, each) for each in islice(fitting, start, start + PAGE_SIZE)],
+        shown=[await _shown(ctx, problem) for problem in islice(fitting, start, start + PAGE_SIZE)],
         total=len(fitting),
         progress=survey.progress,
         severity=severity,
         code=code,
-        codes=sorted(Counter(each.code for each in survey.problems).items()),
+        codes=sorted(Counter(problem.code for problem in survey.problems).items()),
         start=start,
         page_size=PAGE_SIZE,
         more=len(fitting) > start + PAGE_SIZE,
@@ -76,30 +76,30 @@ def survey_of(ctx: Context) -> Survey:
     Only an operator gets problems of roots.
     """
     checks = ctx.runtime.registry.checks
-    found = checks.survey(ctx.snapshot)
-    if not found.is_complete:
+    survey = checks.survey(ctx.snapshot)
+    if not survey.is_complete:
         checks.begin(ctx.runtime.skill_set)
     if ctx.is_admin:
-        return found
-    return replace(found, problems=[each for each in found.problems if each.skill])
+        return survey
+    return replace(survey, problems=[problem for problem in survey.problems if problem.skill])
 
 
 async def _shown(ctx: Context, problem: Problem) -> ShownProblem:
     skill, shown = ctx.snapshot.skills.get(problem.skill), shown_problem(ctx, problem)
     if skill is None:
         return ShownProblem(shown)
-    place = ctx.runtime.registry.roots[skill.root].show(skill.directory)
-    file = file_of(problem, place, skill.files)
+    folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
+    file = file_of(problem, folder, skill.files)
     lines: Sequence[tuple[int, str]] = ()
-    if problem.line is not None and file and skill.files[file].size <= _MOST_BYTES:
+    if problem.line is not None and file and skill.files[file].size <= _MAX_BYTES:
         with suppress(OSError):
             lines = lines_around(await ctx.view.read(skill, file), problem.line)
     return ShownProblem(shown, skill, file, lines)
 
 
-def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
+def file_of(problem: Problem, folder: str, files: Mapping[str, object]) -> str:
     """Return the file of the skill at `place` that a problem names; "" for none of `files`."""
-    path = problem.path.removeprefix(place).lstrip(os.sep).replace(os.sep, "/")
+    path = problem.path.removeprefix(folder).lstrip(os.sep).replace(os.sep, "/")
     if path in files:
         return path
     return ""
@@ -111,5 +111,5 @@ def lines_around(raw: bytes, line: int) -> Sequence[tuple[int, str]]:
     if line > len(lines):
         return ()
     first = max(1, line - _AROUND)
-    texts = [each.removesuffix(b"\r").decode("utf-8", "replace") for each in lines[first - 1 :]]
+    texts = [text.removesuffix(b"\r").decode("utf-8", "replace") for text in lines[first - 1 :]]
     return [*enumerate(texts, first)]

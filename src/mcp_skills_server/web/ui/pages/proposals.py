@@ -19,7 +19,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD, Snapshot
 from mcp_skills_server.proposals import approval
-from mcp_skills_server.proposals.intake import MOST_LINES, trial
+from mcp_skills_server.proposals.intake import MAX_LINES, trial
 from mcp_skills_server.proposals.review import Review, review, root_of
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
 from mcp_skills_server.provenance.difference import Files
@@ -33,10 +33,10 @@ from mcp_skills_server.web.ui.render import render
 _AROUND: Final = 4
 """Context lines before and after a change."""
 _MARKS: Final = {ord("\r"): "␍", ord("\f"): "␌"}
-_MOST_EXACT: Final = 500**2
+_MAX_EXACT: Final = 500**2
 """Product of line counts beyond which frequent lines are not matched: it takes cubic time."""
-_MOST_QUERIES: Final = 20
-_MOST_MESSAGE: Final = 1_000
+_MAX_QUERIES: Final = 20
+_MAX_MESSAGE: Final = 1_000
 _NONE: Final = "There is no such proposal, or you may not review it."
 
 
@@ -58,9 +58,9 @@ class FileSides(NamedTuple):
 
 def page(_: Request, ctx: Context) -> Response:
     """Return the list: pending proposals, and decided ones. Blocks."""
-    own = [each for each in _store(ctx).list() if may_review(ctx, each.name)]
-    pending = [each for each in own if each.state == "pending"]
-    decided = [each for each in own if each.state != "pending"]
+    own = [proposal for proposal in _store(ctx).list() if may_review(ctx, proposal.name)]
+    pending = [proposal for proposal in own if proposal.state == "pending"]
+    decided = [proposal for proposal in own if proposal.state != "pending"]
     return ctx.page("proposals.html", pending=pending, decided=decided)
 
 
@@ -96,19 +96,19 @@ def _found(ctx: Context, id_: str) -> Proposal:
 def one(request: Request, ctx: Context) -> Response:
     """Return the view of one proposal. Blocks."""
     registry, proposal = ctx.runtime.registry, _found(ctx, request.path_params["id"])
-    found = review(registry, _store(ctx), proposal, ctx.snapshot)
-    if found.before:
+    reviewed = review(registry, _store(ctx), proposal, ctx.snapshot)
+    if reviewed.before:
         events.record_sent(Use("read", proposal.name, "", ""), 0)
-    manifest, _ = found.after.get(SKILL_MD, (b"", False))
+    manifest, _ = reviewed.after.get(SKILL_MD, (b"", False))
     body = frontmatter.parse(manifest).body or ""
     return ctx.page(
         "proposal.html",
         proposal=proposal,
-        found=found,
-        problems=[without_folders(ctx, each) for each in found.problems],
-        files=list(sides(found.before, found.after)),
-        rendered=render(body, proposal.name, found.after.keys(), SKILL_MD),
-        queries=queries(registry, found, ctx.view),
+        found=reviewed,
+        problems=[without_folders(ctx, problem) for problem in reviewed.problems],
+        files=list(sides(reviewed.before, reviewed.after)),
+        rendered=render(body, proposal.name, reviewed.after.keys(), SKILL_MD),
+        queries=queries(registry, reviewed, ctx.view),
         is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
 
@@ -121,7 +121,7 @@ def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     label = ""
     if ctx.principal is not None:
         reviewer, named, label = ctx.principal.key, ctx.principal.id, ctx.principal.label
-    message = fields.get("message", "").strip()[:_MOST_MESSAGE]
+    message = fields.get("message", "").strip()[:_MAX_MESSAGE]
     decision = fields.get("decision")
     if decision == "approve":
         accepts = "scripts" in fields
@@ -158,13 +158,13 @@ def _lines(raw: bytes) -> list[str]:
 
 
 def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
-    if max(len(left), len(right)) > MOST_LINES:
+    if max(len(left), len(right)) > MAX_LINES:
         count = f"{len(left):,} lines are served and {len(right):,} proposed"
-        yield Side("gap", f"{count}, too many to compare; at most {MOST_LINES:,} are shown", None)
-        yield from (Side("changed", None, line) for line in right[:MOST_LINES])
+        yield Side("gap", f"{count}, too many to compare; at most {MAX_LINES:,} are shown", None)
+        yield from (Side("changed", None, line) for line in right[:MAX_LINES])
         return
     size = len(left) * len(right)
-    matcher = SequenceMatcher(None, left, right, autojunk=size > _MOST_EXACT)
+    matcher = SequenceMatcher(None, left, right, autojunk=size > _MAX_EXACT)
     for group in matcher.get_grouped_opcodes(_AROUND):
         if group[0][1]:
             yield Side("gap", f"from line {group[0][1] + 1:,}", None)
@@ -177,24 +177,24 @@ def _rows(left: Sequence[str], right: Sequence[str]) -> Iterator[Side]:
 
 
 def queries(
-    registry: Registry, found: Review, view: View
+    registry: Registry, reviewed: Review, view: View
 ) -> list[tuple[CaseResult | None, CaseResult]]:
     """Return results of a pending proposal's trigger queries, before and with the proposal.
 
     They rank the skills of the reviewer's view. The first is None for a new skill.
     """
-    name, skills, cases = found.proposal.name, {**view.snapshot.skills}, []
-    if found.proposal.state != "pending":
+    name, skills, cases = reviewed.proposal.name, {**view.snapshot.skills}, []
+    if reviewed.proposal.state != "pending":
         return []
-    with trial(registry, name, root_of(registry, found.proposal), found.after) as alone:
+    with trial(registry, name, root_of(registry, reviewed.proposal), reviewed.after) as alone:
         for tried in alone.snapshot.skills.values():
             skills[name] = replace(tried, path=name)
-            cases = own_cases(alone.read, skills[name], str)[0][:_MOST_QUERIES]
+            cases = own_cases(alone.read, skills[name], str)[0][:_MAX_QUERIES]
     now = view.snapshot.skills.get(name)
     try:
         after = ranked(cases, View(view.skill_set, Snapshot(skills)))
         if now is None:
-            return [(None, each) for each in after]
+            return [(None, line) for line in after]
         before = ranked([(now, case) for _, case in cases], view)
     except NoFullTextError:
         return []

@@ -50,7 +50,7 @@ from mcp_skills_server.web.ui.context import (
 from mcp_skills_server.web.ui.pages.catalogue import can_switch
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.render import (
-    MOST_PICTURE_BYTES,
+    MAX_PICTURE_BYTES,
     is_raster_name,
     raster_type,
     rendered,
@@ -60,17 +60,17 @@ _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
 _TOKEN: Final = "SKILLS_TOKEN"  # noqa: S105 - the name of a variable
 GONE: Final = "This skill does not exist any more, or you may not read it. It may have moved."
-_MOST_COPIES: Final = 20
+_MAX_COPIES: Final = 20
 _ARGUMENT_PREFIX: Final = "arg."
 _DEEPEST: Final = 8
 """Depth of folders in the file tree."""
-_MOST_CASES: Final = 100
+_MAX_CASES: Final = 100
 _NEIGHBOURS: Final = 20
-_MOST_SIMILAR: Final = 5
+_MAX_SIMILAR: Final = 5
 _MIN_SHARE: Final = 0.4
 _IN_WORDS: Final = {"whole": "with its description", "absent": "not at all; skills_search finds it"}
 _FILE_GONE: Final = "This file does not exist any more. It may have moved."
-_MOST_SHOWN: Final = 1 << 20
+_MAX_SHOWN: Final = 1 << 20
 """Bytes of the largest file that is shown; a larger one is offered for download."""
 _PIECE: Final = 1 << 18
 _SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
@@ -127,11 +127,11 @@ async def page(request: Request, ctx: Context) -> Response:
     # read before the survey, which then includes the results
     is_checked = registry.checks.known(skill) is not None
     survey = await to_thread.run_sync(survey_of, ctx)
-    author, origin, place = None, identity.origin(skill), ""
+    author, origin, folder = None, identity.origin(skill), ""
     if runtime.is_offered(skill):
         author = await to_thread.run_sync(_author_report, ctx, skill)
     if ctx.site.is_local:
-        origin, place = skill.origin, registry.place(skill)
+        origin, folder = skill.origin, registry.place(skill)
     response = ctx.page(
         "about.html" if "part" in query else "skill.html",
         skill=skill,
@@ -149,7 +149,7 @@ async def page(request: Request, ctx: Context) -> Response:
         source=source_name(ctx, skill.root),
         origin=origin,
         revision=getattr(registry.roots[skill.root], "revision", ""),
-        place=place,
+        place=folder,
         seen=_seen_by(ctx, skill),
         costs=_costs(skill, text),
         form=form,
@@ -186,16 +186,18 @@ def _icon(skill: Skill) -> str:
 
 def _copies(ctx: Context, skill: Skill) -> list[Skill]:
     """Return the copies of a skill at other paths."""
-    paths = ctx.snapshot.named(skill.name, Standing.LENIENT)[:_MOST_COPIES]
+    paths = ctx.snapshot.named(skill.name, Standing.LENIENT)[:_MAX_COPIES]
     others = (ctx.snapshot.skills[path] for path in paths)
-    return [each for each in others if each is not skill and is_copy(skill, each)]
+    return [other for other in others if other is not skill and is_copy(skill, other)]
 
 
 def _problems(ctx: Context, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
     """Return the problems of a skill, errors first, each with the path of its file or ""."""
-    place = ctx.runtime.registry.roots[skill.root].show(skill.directory)
-    found = sorted(survey.by_skill.get(skill.path, ()), key=lambda each: each.severity)
-    return [(file_of(each, place, skill.files), shown_problem(ctx, each)) for each in found]
+    folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
+    problems = sorted(survey.by_skill.get(skill.path, ()), key=lambda problem: problem.severity)
+    return [
+        (file_of(problem, folder, skill.files), shown_problem(ctx, problem)) for problem in problems
+    ]
 
 
 def _tree_of(skill: Skill) -> FileTree:
@@ -204,11 +206,11 @@ def _tree_of(skill: Skill) -> FileTree:
     for path, file in skill.files.items():
         *above, name = path.split("/", _DEEPEST)
         folders = [top]
-        for each in above:
-            folders.append(folders[-1].folders.setdefault(each, FileTree()))
-        for each in folders:
-            each.count += 1
-            each.size += file.size
+        for parent in above:
+            folders.append(folders[-1].folders.setdefault(parent, FileTree()))
+        for folder in folders:
+            folder.count += 1
+            folder.size += file.size
         folders[-1].files.append((name, path))
     return top
 
@@ -244,10 +246,10 @@ async def _filled(query: Mapping[str, str], ctx: Context, skill: Skill) -> _Form
     keys = [key for key, value in query.items() if key.startswith(_ARGUMENT_PREFIX) and value]
     given = {key.removeprefix(_ARGUMENT_PREFIX): query[key] for key in keys}
     shown: list[Argument] = []
-    for each in declared:
-        name, words = str(each["name"]), text_of(each.get("description")) or ""
-        value = given.get(name) or text_of(each.get("default")) or ""
-        shown.append(Argument(name, words, each.get("required") is True, value))
+    for argument in declared:
+        name, words = str(argument["name"]), text_of(argument.get("description")) or ""
+        value = given.get(name) or text_of(argument.get("default")) or ""
+        shown.append(Argument(name, words, argument.get("required") is True, value))
     if not declared or "fill" not in query:
         return _Form(shown)
     body = await ctx.view.body(skill)
@@ -311,7 +313,7 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
             given += ["--token-env", token]
     elif any(root.startswith(COMMAND) for root in roots):
         return []  # the arguments of such a command, which may be secrets, are not shown
-    found: list[Snippet] = []
+    snippets: list[Snippet] = []
     for key, host in HOSTS.items():
         try:
             if url:
@@ -321,8 +323,8 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
         except UsageError:
             continue  # the host has no such kind of entry
         command, text = shlex.join([*program, "install", key, *given]), snippet(host, _NAME, entry)
-        found.append(Snippet(key, host.title, command, text, _link(key, entry)))
-    return found
+        snippets.append(Snippet(key, host.title, command, text, _link(key, entry)))
+    return snippets
 
 
 def _addresses(ctx: Context) -> list[str]:
@@ -354,15 +356,19 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     cases, errors = evaluation.own_cases(registry.read, skill, show)
     search, hosts = ctx.runtime.searches.of(ctx.runtime.skill_set), _hosts(ctx, skill)
     try:
-        results = [*evaluation.evaluate(cases[:_MOST_CASES], RankingJudge(search), ctx.snapshot)]
+        results = [*evaluation.evaluate(cases[:_MAX_CASES], RankingJudge(search), ctx.snapshot)]
         similar = search.find(skill.description or skill.name, _NEIGHBOURS, ctx.offers)
     except NoFullTextError as error:
         return AuthorReport(None, (), [*errors, str(error)], hosts, ())
     summary = None
     if results:
         summary = evaluation.summary(results)
-    failed = [(each, evaluation.failure_reason(each)) for each in results if not each.passed]
-    near = [each for each in overlaps(skill, similar) if each.share >= _MIN_SHARE][:_MOST_SIMILAR]
+    failed = [
+        (result, evaluation.failure_reason(result)) for result in results if not result.passed
+    ]
+    near = [overlap for overlap in overlaps(skill, similar) if overlap.share >= _MIN_SHARE][
+        :_MAX_SIMILAR
+    ]
     return AuthorReport(summary, failed, errors, hosts, near)
 
 
@@ -370,13 +376,13 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     if not ctx.site.settings.tools:
         return []
     briefing = ctx.runtime.briefing
-    offer = next((each for each in briefing.overview.offers if each.path == skill.path), None)
+    offer = next((offer for offer in briefing.overview.offers if offer.path == skill.path), None)
     if offer is None:
         return []
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
         parts = context.parts_shown(context.shown_unasked(ctx.runtime, host), [offer])
-        (part,) = (each for each, offers in parts.items() if offers)
+        (part,) = (part for part, offers in parts.items() if offers)
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         is_measured = {"instructions", "tools"} <= {*host.measured}
         out.setdefault(words, []).append(key if is_measured else f"{key} (assumed)")
@@ -391,9 +397,9 @@ async def file(request: Request, ctx: Context) -> Response:
     skill, path = _file_of(request, ctx)
     file = skill.files[path]
     text, picture, html = None, False, None
-    if is_raster_name(path) and file.size <= MOST_PICTURE_BYTES:
+    if is_raster_name(path) and file.size <= MAX_PICTURE_BYTES:
         picture = raster_type((await _read(request, ctx, skill, path))[:16]) is not None
-    elif file.size <= _MOST_SHOWN:
+    elif file.size <= _MAX_SHOWN:
         text = media.as_text(await _read(request, ctx, skill, path), media.media_type(path))
         if text is not None and path.lower().endswith(_MARKDOWN):
             html = await rendered(text, skill.path, skill.files, path)
@@ -408,7 +414,7 @@ async def file(request: Request, ctx: Context) -> Response:
         is_executable=file.executable,
         kind=media.media_type(path) or "unknown",
         text=text,
-        largest=_MOST_SHOWN,
+        largest=_MAX_SHOWN,
         picture=picture,
         rendered=html,
         hidden=hidden.count(text or ""),

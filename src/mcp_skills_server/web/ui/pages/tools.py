@@ -17,7 +17,7 @@ from mcp_skills_server.web.ui.context import Argument, Context, choice_of
 TOOLS: Final = (runtime.SEARCH, runtime.LOAD, runtime.READ, runtime.LIST)
 """The tools without side effects."""
 _HIDDEN: Final = frozenset((runtime.SESSION, runtime.CONVERSATION))
-_LONGEST: Final = 4_000
+_MAX_LENGTH: Final = 4_000
 """Characters of an argument."""
 
 
@@ -41,7 +41,7 @@ async def page(request: Request, ctx: Context) -> Response:
             name,
             str(rules.get("description", "")),
             name in schema.get("required", ()),
-            query.get(f"arg.{name}", "")[:_LONGEST].strip(),
+            query.get(f"arg.{name}", "")[:_MAX_LENGTH].strip(),
             rules.get("enum", ()),
         )
         for name, rules in schema["properties"].items()
@@ -49,9 +49,9 @@ async def page(request: Request, ctx: Context) -> Response:
     ]
     if "call" in query and query.get("tool") == tool and ctx.site.settings.tools:
         given = {
-            each.name: _value(each.value, schema["properties"][each.name].get("type"))
-            for each in arguments
-            if each.value
+            argument.name: _value(argument.value, schema["properties"][argument.name].get("type"))
+            for argument in arguments
+            if argument.value
         }
         answer = await _call(ctx, tool, given, HOSTS[host])
     return ctx.page(
@@ -83,7 +83,7 @@ async def _call(
 def _value(text: str, kind: object) -> Any:
     """Convert a form field to this argument type. The tool reports invalid values."""
     if kind == "array":
-        return [each.strip() for each in text.split(",") if each.strip()]
+        return [part.strip() for part in text.split(",") if part.strip()]
     if kind == "integer" and text.isdecimal() and len(text) < 10:
         return int(text)
     if kind == "boolean":

@@ -25,9 +25,9 @@ from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
 from mcp_skills_server.web.ui.context import Context
 
-LONGEST: Final = 2_000
+MAX_LENGTH: Final = 2_000
 """Characters of the longest prompt; the rest is ignored."""
-MOST_RANKS: Final = 20
+MAX_RANKS: Final = 20
 """Ranks that are shown."""
 _COMPARED: Final = 5
 """Ranks for which similar skills are searched."""
@@ -35,7 +35,7 @@ _NEIGHBOURS: Final = 6
 _MIN_OVERLAP: Final = 0.3
 """Minimum overlap that is shown."""
 _SHOWN: Final = 3
-_MOST_PROMPTS: Final = 20
+_MAX_PROMPTS: Final = 20
 _CLOSE: Final = 0.85
 """Share of the best score from which a second rank is called close."""
 _FILE: Final = "trigger_queries.json"
@@ -76,7 +76,7 @@ def page(request: Request, ctx: Context) -> Response:
     Blocks.
     """
     query = request.query_params
-    prompt = query.get("prompt", "").strip()[:LONGEST]
+    prompt = query.get("prompt", "").strip()[:MAX_LENGTH]
     skill = ctx.snapshot.skills.get(query.get("skill", ""))
     ranking, lines, checked = Ranking(), "", list[CheckedPrompt]()
     if prompt:
@@ -92,7 +92,7 @@ def page(request: Request, ctx: Context) -> Response:
         skill=skill,
         lines=lines,
         checked=checked,
-        written=encode_cases([each.case for each in checked]).decode(),
+        written=encode_cases([case.case for case in checked]).decode(),
         can_save=ctx.site.is_local and skill is not None and skill.origin is None,
         saved="saved" in query,
     )
@@ -123,8 +123,8 @@ def _refuse_loss(ctx: Context, skill: Skill) -> None:
     except (OSError, UsageError):
         saved = []
     shown = cases_of(_own_prompts(ctx, skill))
-    if not saved or any(each._replace(skill="") not in shown for each in saved):
-        fault = f"more than {_MOST_PROMPTS} queries, long ones, several lines in one, or an error"
+    if not saved or any(case._replace(skill="") not in shown for case in saved):
+        fault = f"more than {_MAX_PROMPTS} queries, long ones, several lines in one, or an error"
         raise RequestError(f"{EVALS} has {fault}; edit {_FILE} there by hand, or delete it.")
 
 
@@ -141,45 +141,45 @@ def _write(folder: Path, raw: bytes) -> None:
 
 def cases_of(lines: str) -> list[TriggerCase]:
     """Parse the cases of a form: one prompt per line, after `-` if it should not load the skill."""
-    found: list[TriggerCase] = []
+    cases: list[TriggerCase] = []
     for line in lines.splitlines():
         text = line.strip()
-        prompt = text.removeprefix(_UNWANTED).strip()[:LONGEST]
-        if prompt and len(found) < _MOST_PROMPTS:
-            found.append(TriggerCase(prompt, not text.startswith(_UNWANTED)))
-    return found
+        prompt = text.removeprefix(_UNWANTED).strip()[:MAX_LENGTH]
+        if prompt and len(cases) < _MAX_PROMPTS:
+            cases.append(TriggerCase(prompt, not text.startswith(_UNWANTED)))
+    return cases
 
 
 def _own_prompts(ctx: Context, skill: Skill) -> str:
     """Return the first cases of all trigger sets of a skill, as lines."""
     cases, _ = own_cases(ctx.runtime.registry.read, skill, str)
-    marks, first = {True: "", False: f"{_UNWANTED} "}, cases[:_MOST_PROMPTS]
-    return "\n".join(f"{marks[each.should_trigger]}{each.query}" for _, each in first)
+    marks, first = {True: "", False: f"{_UNWANTED} "}, cases[:_MAX_PROMPTS]
+    return "\n".join(f"{marks[case.should_trigger]}{case.query}" for _, case in first)
 
 
 def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
     """Check these prompts against the ranking of `skills_search`."""
     search = ctx.runtime.searches.of(ctx.runtime.skill_set)
-    found: list[CheckedPrompt] = []
+    checks: list[CheckedPrompt] = []
     for case in cases:
         try:
-            hits = search.find_scored(case.query, MOST_RANKS, ctx.offers, by_meaning=True)
+            hits = search.find_scored(case.query, MAX_RANKS, ctx.offers, by_meaning=True)
         except NoFullTextError as error:
             return [CheckedPrompt(case, False, str(error))]
-        place = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
-        is_passed = (place == 0) == case.should_trigger
-        found.append(CheckedPrompt(case, is_passed, _in_words(hits, place)))
-    return found
+        rank_found = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
+        is_passed = (rank_found == 0) == case.should_trigger
+        checks.append(CheckedPrompt(case, is_passed, _in_words(hits, rank_found)))
+    return checks
 
 
-def _in_words(hits: Sequence[Hit], place: int | None) -> str:
+def _in_words(hits: Sequence[Hit], position: int | None) -> str:
     """Return a skill's rank among hits in words, with the skill before it or close behind."""
     if not hits:
         return "nothing found"
-    if place is None:
+    if position is None:
         return f"not found; first is {hits[0].skill.name}"
-    if place:
-        return f"rank {place + 1}, after {hits[0].skill.name}"
+    if position:
+        return f"rank {position + 1}, after {hits[0].skill.name}"
     first, second = hits[0].score, hits[1].score if len(hits) > 1 else None
     if first is None or second is None or second <= _CLOSE * first:
         return "first by far"
@@ -190,23 +190,25 @@ def rank(ctx: Context, prompt: str) -> Ranking:
     """Return the ranking of `skills_search` for a prompt. Embeddings may take two seconds."""
     search = ctx.runtime.searches.of(ctx.runtime.skill_set)
     try:
-        hits = search.find_scored(prompt, MOST_RANKS, ctx.offers, by_meaning=True)
+        hits = search.find_scored(prompt, MAX_RANKS, ctx.offers, by_meaning=True)
         if not hits:
             return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, ctx.offers))
         best = max((hit.score for hit in hits if hit.score is not None), default=0.0)
         first = [hit.skill for hit in hits[:_COMPARED]]
         places: list[Ranked] = []
-        for place, hit in enumerate(hits):
+        for number, hit in enumerate(hits):
             share, near, words = 1.0, list[Overlap](), _in_words(hits, 0)
             if hit.score is not None:
                 share = max(0.0, hit.score) / (best or 1.0)
-            if place:
+            if number:
                 words = f"{share:.0%} of the best"
-            if place < _COMPARED:
+            if number < _COMPARED:
                 text = hit.skill.description or hit.skill.name
                 alike = search.find(text, _NEIGHBOURS, ctx.offers)
                 candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
-                near = [each for each in candidates if each.share >= _MIN_OVERLAP][:_SHOWN]
+                near = [candidate for candidate in candidates if candidate.share >= _MIN_OVERLAP][
+                    :_SHOWN
+                ]
             why = matched_fields(hit.skill, prompt)
             places.append(Ranked(hit.skill, hit.score, share, words, why, near))
     except NoFullTextError as error:

@@ -70,7 +70,7 @@ def test_rpc_and_mcp_do_not_share_methods(server: Target) -> None:
 
 def test_endpoint_can_be_disabled(tmp_path: Path) -> None:
     for option in ("--no-rpc", "--publish-only"):
-        with app_serving(tmp_path, option) as started:
+        with app_serving(tmp_path, option, ready=False) as started:
             assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
 
 

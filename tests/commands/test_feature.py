@@ -45,7 +45,7 @@ from mcp_skills_server.commands.features import table
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.fields import option
 from mcp_skills_server.telemetry.gauge import Gauge
-from mcp_skills_server.web.part import Routes
+from mcp_skills_server.web.part import Part
 
 
 class Methods(Feature, heading="Methods (--transport http)"):
@@ -59,7 +59,7 @@ class Methods(Feature, heading="Methods (--transport http)"):
 
     def part(self, server, http):
         answer = lambda _: PlainTextResponse(" ".join(self.called))
-        return Routes(Route(self.methods, answer))
+        return Part([Route(self.methods, answer)])
 
     def gauges(self):
         return {"skills_methods": Gauge("Called methods.", len(self.called))}

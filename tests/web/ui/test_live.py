@@ -28,7 +28,7 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.ui import changes as ui_changes
 from mcp_skills_server.web.ui import revisions as ui_revisions
-from mcp_skills_server.web.ui.app import VIEWS, PagePart
+from mcp_skills_server.web.ui.app import VIEWS, WebPage
 from mcp_skills_server.web.ui.changes import Change, ChangeStream, Live
 from mcp_skills_server.web.ui.pages import live
 from mcp_skills_server.web.ui.revisions import Revisions, SkillRevision
@@ -219,7 +219,7 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
 def test_stream_of_a_server_that_still_loads_ends_so_that_browsers_ask_again(skills: Path) -> None:
     registry = Registry([skills])
     sessions = PageSessions(make_policy("127.0.0.1", (), (), ()), Quotas())
-    page = PagePart(Runtime(registry), Settings(), Views(registry), sessions)
+    page = WebPage(Runtime(registry), Settings(), Views(registry), sessions)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
     for view in VIEWS:
         response = anyio.run(page._shown, request, Viewer(), view)

@@ -18,7 +18,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.gauge import Gauge
-from mcp_skills_server.web.part import Part, Routes
+from mcp_skills_server.web.part import Part
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -277,7 +277,7 @@ class PrometheusMetrics(
             return None
         from mcp_skills_server.web.probes import metrics_route
 
-        return Routes(metrics_route(self._metrics, server.views.is_admin))
+        return Part([metrics_route(self._metrics, server.views.is_admin)])
 
     def _all_gauges(self) -> Mapping[str, Gauge]:
         out: dict[str, Gauge] = {}

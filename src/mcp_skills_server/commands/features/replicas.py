@@ -83,12 +83,9 @@ class Replicas(
     _bus: ChangeBus | None = None
 
     def share(self, opened: OpenedRoots, *, watch: bool) -> SharedState:
-        """Return the state of this process, shared with other replicas from now on, if any.
+        """Return the state that replicas share from now on; without Redis, that of this process.
 
-        `watch` tells whether the folders are watched, and so scanned when another replica says so.
-
-        Raises:
-            UsageError: the options are of no use, or an extra is missing.
+        With `watch`, the folders are scanned when another replica reports a change.
         """
         if self.redis is None:
             if self.redis_password is not None or self.redis_ca is not None:

@@ -205,7 +205,8 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
     (PrometheusMetrics(probe_address="127.0.0.1:65536"), "probe-address"),
 ])  # fmt: skip
 def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> None:
-    server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))
+    over_http = isinstance(feature, PrometheusMetrics)
+    server: Any = SimpleNamespace(over_http=over_http, runtime=SimpleNamespace(events=Events()))
     with pytest.raises(UsageError, match=message):
         feature.start(server)
 

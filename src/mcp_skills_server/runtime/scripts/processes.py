@@ -161,10 +161,11 @@ async def execute(
         if command.sandbox_prefix is not None:
             report = Capture(_REPORT_BYTES, held)
             streams.append(report)
-        # Shielded: a cancellation must not leave a process that no `_Run` kills.
+        started: list[Process] = []
+        # Shielded, so that a cancellation cannot leave a process that is not in `started`.
         with anyio.CancelScope(shield=True):
-            process = await _start(command, token, out.writer, err.writer, report)
-        run = _Run(process, token, sandboxed=report is not None)
+            started.append(await _start(command, token, out.writer, err.writer, report))
+        run = _Run(started[0], token, sandboxed=report is not None)
         for stream in streams:
             stream.close_writer()
         try:

@@ -214,6 +214,7 @@ def _row(
         title = None
     if query.q:
         why = matched_fields(skill, query.q)
+    revisions = ctx.site.revisions.latest(skill.path)
     return {
         "path": skill.path,
         "name": skill.name,

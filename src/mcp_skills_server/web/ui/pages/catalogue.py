@@ -228,9 +228,7 @@ def _row(
         "left_out": reason_left_out(ctx, skill),
         "loads": used.get(skill.path, _UNUSED).loads,
         "why": why,
-        "changed": next(
-            (revision.time for revision in ctx.site.revisions.latest(skill.path)), None
-        ),
+        "changed": revisions[0].time if revisions else None,
     }
 
 

@@ -20,7 +20,6 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.oauth import fetch
 from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.ui.addresses import BASE, base
 from mcp_skills_server.web.ui.issuer_flow import (
     CALLBACK,
@@ -42,12 +41,13 @@ _FOREIGN_FORM: Final = "This form was sent from another page."
 class SignInEndpoints:
     """Endpoints for signing in and out."""
 
-    def __init__(self, sessions: PageSessions, policy: Policy, templates: Environment) -> None:
+    def __init__(self, sessions: PageSessions, templates: Environment) -> None:
         self._sessions = sessions
         self._templates = templates
         self._flow: Flow | None = None
-        if policy.oauth is not None and policy.oauth.settings.ui_client_id is not None:
-            self._flow = Flow(policy.oauth, policy.oauth.settings.ui_client_id, fetch)
+        oauth = sessions.policy.oauth
+        if oauth is not None and oauth.settings.ui_client_id is not None:
+            self._flow = Flow(oauth, oauth.settings.ui_client_id, fetch)
 
     def routes(self) -> list[Route]:
         """Return the routes, relative to the page's path."""

@@ -259,18 +259,6 @@ def test_notes_of_one_rule_share_a_line_with_their_count_and_first_places(
         assert line.startswith(start)
 
 
-def test_validate_groups_notes_for_people_and_keeps_each_for_programs(tmp_path: Path) -> None:
-    for name in "abc":
-        write_skill(tmp_path / name, description=f"A collection of snippets about {name}.")
-    words = ("validate", tmp_path, "--select", "description-when")
-    lines = invoke(*words).stdout.splitlines()
-    assert len(lines) == 2 and "3 times: a/SKILL.md:3, b/SKILL.md:3, c/SKILL.md:3; add a sentence" in lines[0]
-    assert len(json_of(*words)["notes"]) == 3
-    (run,) = json.loads(invoke(*words, "--format", "sarif").stdout)["runs"]
-    assert len(run["results"]) == 3
-    assert invoke(*words, "--format", "github").stdout.count("::notice ") == 3
-
-
 ESCAPES = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")
 COLOURED = {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": ""}
 

@@ -7,11 +7,9 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -19,7 +17,7 @@ import pytest
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.quotas import Quotas
-from mcp_skills_server.access.tokens import Token, Tokens, read_token_file
+from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
@@ -330,20 +328,6 @@ def test_grants_of_a_server_without_them_wait_for_the_next_start(
     assert caplog.messages == [f"{config}: grant: this takes effect at the next start"] * 2
 
 
-def test_tokens_that_expire_soon_are_named_and_state_is_one_line(
-    config: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    reloader = make_reloading(config).reloader
-    soon = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat(timespec="seconds")
-    replace(config.with_name("tokens"), f"a={NEW} expires={soon}\n")
-    reloader.reload()
-    assert "tokens expire soon: a (" in caplog.text
-    assert re.fullmatch(r"configuration: read at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", reloader.state())
-    registry = Registry([config.parent / "skills"])
-    context = serve.make_context("serve", [str(config.parent)])
-    assert Reloader(context, Views(registry), OpenedRoots(registry, None)).state() == ""
-
-
 def test_lock_file_whose_source_is_unreachable_is_retried(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -369,27 +353,6 @@ def test_lock_file_whose_source_is_unreachable_is_retried(
         reloader._follow()
     assert reloader.refused == ""
     assert caplog.messages == ["it is unreachable", "the files are valid again, and fully in force"]
-
-
-def test_changed_tokens_do_not_wait_for_a_retry_of_the_lock_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make_reloading(config)
-    answers = ["it is unreachable"]
-    at_retry: list[list[Token]] = []
-
-    def relock(_: OpenedRoots) -> str:
-        if answers:
-            return answers.pop()
-        at_retry.append([*made.tokens])
-        raise SystemExit  # ends `_follow`
-
-    monkeypatch.setattr(OpenedRoots, "relock", relock)
-    monkeypatch.setattr(reloading, "_RETRY_S", 0.0)
-    monkeypatch.setattr(reloading, "_POLL_S", 0.01)
-    made.reloader.reload()
-    replace(config.with_name("tokens"), f"a={NEW}\n")
-    with pytest.raises(SystemExit):
-        made.reloader._follow()
-    assert at_retry == [read_token_file(str(config.with_name("tokens"))).require_valid()]
 
 
 def test_reload_does_not_turn_tokens_on(config: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.opening import make_watcher
 from mcp_skills_server.commands.options import WatchOptions
-from mcp_skills_server.commands.running import settle_after_load
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
@@ -44,23 +42,6 @@ def test_sighup_reloads_unless_the_process_ignores_it() -> None:
     code = "import os, signal\nfrom mcp_skills_server.commands.running import on_hangup\n"
     code += f"{hangup}signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{hangup}print('end')\n"
     assert subprocess.check_output([sys.executable, "-c", code], timeout=DEADLINE) == b"reload\nend\n"
-
-
-def test_garbage_collector_is_enabled_and_frozen_after_the_first_scan(tmp_path: Path) -> None:
-    tree = write_files(tmp_path / "root", skills("one"))
-    frozen = gc.get_freeze_count()
-    registry = Registry([tree])
-    settle_after_load(registry)
-    try:
-        gc.disable()
-        registry.load()
-        assert gc.isenabled() and gc.get_freeze_count() > frozen
-        gc.disable()
-        write_files(tree, skills("two"))
-        registry.refresh()
-        assert len(registry.snapshot.skills) == 2 and not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 def test_index_is_saved_without_a_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.calls import invoke, refusal, run, terminal
-from mcp_skills_server.cli import COMMANDS, cli
+from mcp_skills_server.cli import COMMANDS
 from mcp_skills_server.commands.welcome import bundle
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import frontmatter
@@ -155,13 +154,6 @@ def test_any_description_is_kept_or_refused(description: str) -> None:
     assert document.frontmatter is not None and document.frontmatter["description"] == description
     assert not document.problems and not rules.check(document, "refunds")
     assert {each.code for each in rules.check_deeply(document, files)} - {"description-when"} == {"placeholder"}
-
-
-@each_row("shell", ["bash", "zsh", "fish"])
-def test_completion_script_names_the_program(shell: str) -> None:
-    done = CliRunner().invoke(cli, ["completion", shell], prog_name="mcp-skills-server", standalone_mode=False)
-    assert done.exception is None
-    assert "mcp-skills-server" in done.output and "_MCP_SKILLS_SERVER_COMPLETE" in done.output
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -281,10 +279,3 @@ def test_git_address_without_prefix_is_corrected(given: str, hint: str, tmp_path
     with pytest.raises(UsageError, match=re.escape(hint)) as caught:
         open_source(given, SourceSettings(tmp_path / "cache"))
     assert "secret" not in str(caught.value)
-
-
-def test_git_source_does_not_import_http_client() -> None:
-    names = "mcp_skills_server.sources.git.source, mcp_skills_server.sources.kinds"
-    code = f"import sys, {names}; print('httpcore2' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -8,7 +8,6 @@ from pathlib import Path
 from catalog.forest import DEADLINE, ChangeListener, load_registry, skills, write_files
 from catalog.watched import assert_changes_noticed, edit_and_wait, has_version, watching, write_version
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.catalog.watch import watcher as module
 from tables import each_row
 
 LINK_AND_TARGET: dict[str, Callable[[Path], tuple[Path, Path]]] = {
@@ -51,29 +50,3 @@ def test_linked_folder_is_watched_after_it_was_replaced(tmp_path: Path) -> None:
         listener.until(has_version("tea", 2))
         for number in (3, 4):
             edit_and_wait(listener, tmp_path / "package", "tea", number)
-
-
-def test_changed_link_targets_are_reported_but_not_of_a_missing_root(tmp_path: Path) -> None:
-    """Otherwise the index is never saved, and edits in other roots are debounced as bursts."""
-    write_files(tmp_path / "far", skills("tea"))
-    link = write_files(tmp_path / "root", skills("own")) / "tea"
-    link.symlink_to(tmp_path / "far/tea")
-    roots = load_registry(tmp_path / "root").roots
-    (tmp_path / "root").rename(tmp_path / "away")
-    assert module._changed_links(roots) == set()
-    (tmp_path / "away").rename(tmp_path / "root")
-    assert module._changed_links(roots) == set()
-    (tmp_path / "far").rename(tmp_path / "farther")
-    assert module._changed_links(roots) == {str(link)}
-
-
-def test_target_that_comes_after_its_new_link_is_noticed(tmp_path: Path) -> None:
-    registry = load_registry(write_files(tmp_path / "root", skills("own")))
-    link = tmp_path / "root/tea"
-    link.symlink_to(tmp_path / "far/tea")
-    registry.refresh([str(link)])
-    write_files(tmp_path / "far", skills("tea"))
-    changed = module._changed_links(registry.roots)
-    assert changed == {str(link)}
-    registry.refresh(changed)
-    assert "tea" in registry.snapshot.skills

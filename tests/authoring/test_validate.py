@@ -243,14 +243,6 @@ def test_notes_do_not_change_the_exit_code(tmp_path: Path) -> None:
     assert annotated.stderr == "1 skill, 0 errors, 0 warnings, 1 note\n"
 
 
-def test_validate_counts_descriptions_that_are_listed_whole(tmp_path: Path) -> None:
-    for number in range(20):
-        write_skill(tmp_path / f"s{number}", description=f"Use when thing {number} is.")
-    for number in range(10):
-        write_skill(tmp_path / f"l{number}", description=f"Does {number}. {'Much more of it. ' * 50}")
-    assert "20 of 30 descriptions stand whole" in invoke("validate", tmp_path).stderr
-
-
 def test_text_is_searched_and_fixed_up_to_1_mib(tmp_path: Path) -> None:
     file = write_skill(tmp_path / "a", other_md="a") / "SKILL.md"
     comment = "<!-- skill-check: ignore[reference-missing] because a build writes it -->"

@@ -20,7 +20,6 @@ import pytest
 from catalog.forest import (
     DEADLINE,
     ChangeListener,
-    FakeClock,
     Log,
     Patch,
     hook_reads,
@@ -38,7 +37,6 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.catalog.watch.events import DirectoryEvents
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.digests import digest_of
@@ -280,42 +278,6 @@ def test_concurrent_writers_leave_a_complete_index(top: Path, index: Index, read
     read.clear()
     start(top, index=index)
     assert read == []
-
-
-def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, monkeypatch: Patch) -> None:
-    """It may take seconds, for which no edit is followed, or all of a full disk."""
-    clock, save = FakeClock(monkeypatch), Mock(return_value=False)
-    monkeypatch.setattr(index, "save", save)
-    registry = load_registry(top, index=index)
-    registry.save_index()
-    assert save.call_count == 1
-    clock.now += 60
-    save.return_value = True
-    for _ in range(2):
-        registry.save_index()
-    assert save.call_count == 2
-    assert {each.path for each in save.call_args.args[2]} == set(registry.snapshot.skills)
-
-
-def test_index_is_written_before_the_watch_is_armed(top: Path, index: Index, monkeypatch: Patch) -> None:
-    """A host may end its server within a second, and arming 1,000 folders takes half of one."""
-    arming, may_arm = threading.Event(), threading.Event()
-
-    def arm(_: DirectoryEvents) -> set[str]:
-        arming.set()
-        may_arm.wait(DEADLINE)
-        return set()
-
-    monkeypatch.setattr(DirectoryEvents, "arm", arm)
-    registry = Registry([top], index=index)
-    with Watcher(registry):
-        try:
-            assert arming.wait(DEADLINE)
-            saved = Index(index.path.parent, index.least).skills(registry.roots[0], registry.limits)
-            assert saved is not None
-            assert saved.keys() == {skill.directory for skill in registry.snapshot.skills.values()}
-        finally:
-            may_arm.set()
 
 
 def test_watcher_saves_the_index_and_the_next_one_loads_it(top: Path, index: Index, monkeypatch: Patch) -> None:

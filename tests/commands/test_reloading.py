@@ -316,18 +316,6 @@ def test_grants_that_return_to_the_file_are_in_force(config: Path, caplog: pytes
     assert caplog.messages == [f"{config}: grant: this takes effect at the next start"]  # of the file without them
 
 
-def test_grants_of_a_server_without_them_wait_for_the_next_start(
-    config: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    replace(config, TEXT)
-    reloading = make_reloading(config)
-    for text in (GRANT, GRANT.replace("**", "open/*")):
-        replace(config, TEXT + text)
-        reloading.reloader.reload()
-        assert reloading.views.permissions(None) is None
-    assert caplog.messages == [f"{config}: grant: this takes effect at the next start"] * 2
-
-
 def test_lock_file_whose_source_is_unreachable_is_retried(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

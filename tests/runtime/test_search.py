@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from catalog.forest import load_registry, run_concurrently, skill_md, skills, write_files
+from catalog.forest import load_registry, skill_md, skills, write_files
 from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
@@ -265,22 +264,6 @@ def test_updated_index_equals_new_index(states: list[dict[str, list[str]]]) -> N
         registry.snapshot = Snapshot(new | kept)
         for query in ("alpha", "beta gamma", "alhpa", "uber", "本語", "x y", "alpha beta", "a", "gam"):
             assert find(search, query) == find(Search(registry), query)
-
-
-def test_threads_use_the_index_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Search(registry(skill("tool")))
-    running: list[int] = []
-    follow = SearchIndex.follow
-
-    def follow_slowly(index: SearchIndex, snapshot: Snapshot) -> None:
-        running.append(1)
-        time.sleep(0.01)
-        assert len(running) == 1
-        follow(index, snapshot)
-        running.clear()
-
-    monkeypatch.setattr(SearchIndex, "follow", follow_slowly)
-    run_concurrently(*[lambda: find(search, "tool")] * 3)
 
 
 def test_index_is_rebuilt_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:

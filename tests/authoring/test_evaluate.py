@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.calls import invoke, json_of, refusal, run
+from dispatching import dispatching
 from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.authoring.evaluation import (
     CaseResult,
@@ -30,7 +31,7 @@ from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from tables import each_row
-from wire import DEADLINE, FIXTURES, ROOT, serving, write_skill
+from wire import DEADLINE, FIXTURES, ROOT, write_skill
 
 REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
 NOTES = "Write minutes of meetings. Use when somebody asks what was decided."
@@ -337,7 +338,7 @@ def test_try_ranks_skills_for_one_prompt(skills: Path) -> None:
 
 
 def test_context_equals_the_texts_that_a_server_sends() -> None:
-    with serving(FIXTURES, opened=False) as wire:
+    with dispatching(FIXTURES, opened=False) as wire:
         first, *others = json_of("context", FIXTURES)["unasked"]
         assert first["text"] == wire.open()["instructions"]
         tools = wire.request("tools/list")["tools"]

@@ -14,12 +14,19 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 import forkserver
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli, main
+from mcp_skills_server.commands.fields import takes
+from mcp_skills_server.commands.opening import OpenedRoots, make_watcher, open_served
+from mcp_skills_server.commands.options import optional_roots
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.model import Standing
 from wire import COMMAND, DEADLINE, ROOT
 
 
@@ -91,6 +98,32 @@ def refusal(*words: object) -> str:
     assert done.stdout == ""
     assert "\n" not in str(done.exception)
     return str(done.exception)
+
+
+@click.command()
+@optional_roots
+@takes(ServeOptions)
+def _open(options: ServeOptions, roots: tuple[str, ...]) -> tuple[OpenedRoots, ServeOptions]:
+    return open_served(roots, options), options
+
+
+@contextmanager
+def opened(*words: object) -> Iterator[Registry]:
+    """Open, load and follow the roots of `serve` with these words, in this process and without a client."""
+    roots, options = _open.main([*map(str, words)], standalone_mode=False)
+    roots.start(options.first_load)
+    try:
+        with make_watcher(roots.registry, options) or roots.registry:
+            yield roots.registry
+    finally:
+        roots.stop()
+
+
+def names_served(*words: object) -> list[str]:
+    """Return the sorted names of the skills that `serve` with these words lists."""
+    with opened(*words) as registry:
+        skills = registry.snapshot.skills
+        return sorted(skills[path].name for path in registry.snapshot.paths(Standing.VALID))
 
 
 class Terminal:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from commands.calls import exit_code, invoke, refusal
+from commands.calls import exit_code, invoke, names_served, refusal
 from mcp_skills_server.provenance.lock import read
 from sources.fetching import listed_names
 from sources.hostile import mcp_server
@@ -52,9 +52,8 @@ def serving_locked(team: Path, *options: str | Path) -> AbstractContextManager[W
 
 
 def names_served_frozen(team: Path, *options: str | Path) -> list[str]:
-    """Return the names of the skills of a server with `--lock --frozen`."""
-    with serving_locked(team, "--frozen", *options) as wire:
-        return listed_names(wire)
+    """Return the names of the skills that `serve --lock --frozen` lists."""
+    return names_served("--lock", team / "skills.lock", "--frozen", *options)
 
 
 def test_lock_names_sources_and_skills_and_is_reproducible(team: Path) -> None:
@@ -223,8 +222,7 @@ def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
     ):
         assert output in run(*command.split(), *options).stdout, command
     assert exit_code(run("publish", "--output", "public", *options)) == 0
-    with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
-        assert listed_names(wire) == ["greetings", "refunds"]
+    assert names_served("--config", team / "conf" / "skills.toml", "--frozen") == ["greetings", "refunds"]
 
 
 def test_server_serves_only_locked_skills_and_logs_the_others(team: Path) -> None:
@@ -295,8 +293,7 @@ def test_changed_skill_of_replaced_archive_is_not_served(team: Path) -> None:
     moved, changed = run("outdated").stdout.splitlines()
     assert len(before) == 64 and changed == "  changed  skills/refunds"
     assert moved.startswith(f"skills.tar.gz: {before[:12]} -> ") and len(moved) == len("skills.tar.gz: ") + 28
-    with serving_locked(team) as wire:
-        assert listed_names(wire) == ["greetings"]
+    assert names_served("--lock", "skills.lock") == ["greetings"]
 
 
 def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) -> None:
@@ -340,8 +337,7 @@ def test_command_of_a_lock_file_is_not_started(team: Path, root: str, names: lis
 def test_command_of_the_command_line_is_served_as_locked(team: Path) -> None:
     given = mcp_server(team, {"good": {"SKILL.md": skill_md("good")}})
     assert exit_code(run("lock", given)) == 0
-    with serving_locked(team, "--cache-dir", team / "cache", "--first-load", "60", given) as wire:
-        assert listed_names(wire) == ["good"]
+    assert names_served("--lock", "skills.lock", "--cache-dir", team / "cache", "--first-load", "60", given) == ["good"]
 
 
 def test_file_named_as_a_command_is_not_started(team: Path) -> None:

@@ -211,11 +211,11 @@ def test_file_that_cannot_be_opened_and_stdout_of_a_protocol_are_refused(tmp_pat
     assert "stdout belongs to the protocol" in refusal("rpc", write_skill(tmp_path / "a"), "--audit-log", "-")
 
 
-def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Era, sandbox_mode: str) -> None:
+def test_stdio_requests_are_recorded_without_content(tmp_path: Path, sandbox_mode: str) -> None:
     folder, file = tmp_path / "skills", tmp_path / "audit"
     write_skill(folder / "a", body="Secret body.", notes_md="other", scripts__x_py="print('ran')\n")
     (folder / "a" / "scripts" / "fail.py").write_text("raise SystemExit(3)\n")
-    with serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
+    with serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
         session = wire.call("skills_load", names=["a"])["structuredContent"]["session"]
         wire.request("resources/read", {"uri": "skill://a/notes.md"})
         result = wire.call("skills_run_script", path="scripts/x.py", session=session, args=["a-secret-argument"])

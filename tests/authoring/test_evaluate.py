@@ -306,9 +306,9 @@ def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tm
     (f"{sys.executable} -c 'import sys; sys.exit(\"it began\\nno key\")'", "ended with 1: no key"),
     (f"{sys.executable} -c 'print(\"{{\")'", "invalid JSON"),
     (f"{sys.executable} -c 'print(\"[1]\")'", "did not print a list of names"),
-    (f"{sys.executable} -c 'import signal; signal.pause()'", "did not answer within 2 s"),
-    ("sh -c 'exec >&- 2>&-; sleep 60'", "did not answer within 2 s"),
-    ("sh -c 'sleep 60 & echo []'", "did not answer within 2 s"),  # its child holds the pipe
+    (f"{sys.executable} -c 'import signal; signal.pause()'", "did not answer within 0.5 s"),
+    ("sh -c 'exec >&- 2>&-; sleep 60'", "did not answer within 0.5 s"),
+    ("sh -c 'sleep 60 & echo []'", "did not answer within 0.5 s"),  # its child holds the pipe
     *((f"sh -c 'yes >&{number}; exit 0'", "wrote more than 4,194,304 bytes") for number in (1, 2)),
     *((f"echo '{{\"skills\": [], \"cost_usd\": {cost}}}'", f"invalid JSON (JSON has no {cost})")
       for cost in ("NaN", "Infinity", "-Infinity", "1e999")),
@@ -317,7 +317,7 @@ def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tm
 ])  # fmt: skip
 def test_failed_judge_is_reported_in_one_line(skills: Path, line: str, message: str) -> None:
     file = write_trigger_set(skills.parent / "refunds.json", ("refunds", True))
-    limits = ("--runs", 1, "--judge-timeout", 2)
+    limits = ("--runs", 1, "--judge-timeout", 0.5 if message.endswith("within 0.5 s") else 60)
     (skills.parent / "no.exe").write_bytes(b"\0")
     (skills.parent / "no.exe").chmod(0o755)
     line = line.replace("{place}", str(skills.parent))

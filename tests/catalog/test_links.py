@@ -114,11 +114,10 @@ def test_link_target_swapped_for_another_link_is_not_opened(project: Path, monke
     assert_served(registry, [], problems=["link-outside"])
 
 
-@pytest.mark.parametrize("poll", [False, True])
-def test_changes_of_links_and_their_targets_are_noticed(project: Path, poll: bool) -> None:
+def test_changes_of_links_and_their_targets_are_noticed(project: Path) -> None:
     root, target = project / ".claude/skills", project / ".agents/skills/pdf"
     write_files(project, skills("other/pdf", "late/doc"))
-    with watching(root, poll=poll) as (registry, listener):
+    with watching(root) as (registry, listener):
         edit_and_wait(listener, target.parent, "pdf", 2)
         write_files(target, skills("inner"))
         listener.until(serves("pdf", "pdf/inner"))

@@ -127,9 +127,9 @@ def names_served(*words: object) -> list[str]:
 
 
 class Terminal:
-    """A process on a pseudoterminal of 90 columns, and its output; `streams` redirects streams."""
+    """A process on a pseudoterminal of 90 columns, and its output. Ctrl-C ends it if the terminal `controls` it."""
 
-    def __init__(self, *words: object, cwd: Path, environment: dict[str, str], **streams: int) -> None:
+    def __init__(self, *words: object, cwd: Path, environment: dict[str, str], controls: bool) -> None:
         self.controller, terminal = os.openpty()
         termios.tcsetwinsize(terminal, (24, 90))
         launch = (
@@ -138,12 +138,12 @@ class Terminal:
             "os.execvp(sys.argv[1], sys.argv[1:])\n"
         )
         inherited = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", launch, *COMMAND, *map(str, words)],
+        self.process = forkserver.Popen(
+            [*([sys.executable, "-c", launch] if controls else []), *COMMAND, *map(str, words)],
             cwd=cwd,
-            start_new_session=True,
+            start_new_session=controls,
             env={**inherited, **environment},
-            **{"stdin": terminal, "stdout": terminal, "stderr": terminal, **streams},
+            **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
         )
         os.close(terminal)
         self.seen = ""
@@ -171,10 +171,10 @@ class Terminal:
 
 @contextmanager
 def terminal(
-    *words: object, cwd: Path = ROOT, environment: dict[str, str] | None = None, **streams: int
+    *words: object, cwd: Path = ROOT, environment: dict[str, str] | None = None, controls: bool = False
 ) -> Iterator[Terminal]:
     """Run a command on a terminal."""
-    opened = Terminal(*words, cwd=cwd, environment=environment or {}, **streams)
+    opened = Terminal(*words, cwd=cwd, environment=environment or {}, controls=controls)
     try:
         yield opened
     finally:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from commands.calls import invoke, json_of, refusal, run, terminal
 from programs import WITH_NETWORK, needs_script_network
 from rpc.build import toml
@@ -220,15 +221,15 @@ def test_run_passes_stdin_on_as_bytes(reader: Path, size: int, sandbox_mode: str
     (reader / "input").write_bytes(data[:size])
     command = [*COMMAND, "run", str(reader), "greet", "scripts/read.py", "--sandbox", sandbox_mode]
     wanted = f"[]\n{size} {hashlib.sha256(data[:size]).hexdigest()}\n".encode()
-    piped = subprocess.run(command, input=data[:size], capture_output=True, timeout=DEADLINE, check=True)
+    piped = forkserver.run(command, input=data[:size], capture_output=True, timeout=DEADLINE, check=True)
     with open(reader / "input", "rb") as file:
-        redirected = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
+        redirected = forkserver.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
     assert (piped.stdout, redirected.stdout) == (wanted, wanted)
 
 
 def test_script_ends_before_its_stdin_does(reader: Path, sandbox_mode: str) -> None:
     command = [*COMMAND, "run", str(reader), "greet", "scripts/hello.py", "--sandbox", sandbox_mode]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with forkserver.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.wait(DEADLINE) == 3  # its stdin is still open
         assert process.stdin is not None
         process.stdin.close()
@@ -244,7 +245,7 @@ def test_script_cannot_open_the_file_behind_its_stdin(reader: Path, sandbox_mode
     (reader / "greet/scripts/open.py").write_text(code, encoding="utf-8")
     command = [*COMMAND, "run", str(reader), "greet", "scripts/open.py", "--sandbox", sandbox_mode]
     with open(reader / "a.csv", "rb") as file:
-        done = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
+        done = forkserver.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
     assert b"pipe:" in done.stdout and b"from" in done.stdout
 
 

@@ -23,8 +23,10 @@ from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 
 
-@each_row("command", [["serve"], ["serve", "--transport", "http"], ["rpc"], ["ui", "--no-open"]])
-@each_row("number", [signal.SIGTERM, signal.SIGINT])
+@each_row(("command", "number"), [
+    (["serve"], signal.SIGTERM), (["serve", "--transport", "http"], signal.SIGINT), (["rpc"], signal.SIGINT),
+    (["ui", "--no-open"], signal.SIGTERM),
+])  # fmt: skip
 def test_signal_during_startup_ends_the_command_with_0(command: list[str], number: signal.Signals) -> None:
     """The signal arrives before the event loop handles it: when the command sets up its log."""
     code = (
@@ -60,7 +62,7 @@ def test_index_is_saved_without_a_watch(tmp_path: Path, monkeypatch: pytest.Monk
     (["acp", "--", "cat"], ["an editor that speaks ACP"], 128 + signal.SIGINT),
 ])  # fmt: skip
 def test_server_at_a_terminal_explains_that_it_waits(words: list[object], hints: list[str], code: int) -> None:
-    with terminal(*words) as screen:
+    with terminal(*words, controls=True) as screen:
         screen.read("Ctrl-C")
         for hint in hints:
             screen.read(hint)
@@ -69,7 +71,7 @@ def test_server_at_a_terminal_explains_that_it_waits(words: list[object], hints:
 
 
 def test_rpc_at_a_terminal_shows_a_request_to_type() -> None:
-    with terminal("rpc", FIXTURES) as screen:
+    with terminal("rpc", FIXTURES, controls=True) as screen:
         screen.read("what it serves")
         assert "Skills Protocol" in screen.seen and "Ctrl-C" in screen.seen
         line = next(line for line in screen.seen.splitlines() if "type {" in line)

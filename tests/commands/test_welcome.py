@@ -167,9 +167,8 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
                      _mcp_skills_server_completion mcp-skills-server
                      echo "${COMPREPLY[*]}"; }
         complete mcp-skills-server ""
-        complete mcp-skills-server val
         complete mcp-skills-server serve --trans
     """
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, timeout=DEADLINE, check=True)
-    assert done.stdout.decode().split() == [*COMMANDS, "validate", "--transport"]
+    assert done.stdout.decode().split() == [*COMMANDS, "--transport"]

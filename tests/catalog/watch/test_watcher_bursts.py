@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.watcher import Burst
 from mcp_skills_server.model import Changes
 from tables import each_row
-from wire import Era, Wire, WireError, serving, write_skill
+from wire import Wire, WireError, serving, write_skill
 
 QUIET = 1.0
 """Seconds without a notification after which no more is expected."""
@@ -56,17 +56,13 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_checkout_of_200_files_causes_one_notification_of_each_kind(repository: Path, era: Era) -> None:
-    with serving(repository, era=era) as wire:
+def test_checkout_of_200_files_causes_one_notification_of_each_kind(repository: Path) -> None:
+    with serving(repository) as wire:
         wire.request("skills/list")
-        kinds = KINDS
-        if era == "modern":
-            wire.listen(skillsListChanged=True, resourcesListChanged=True, toolsListChanged=True)
-            kinds = KINDS - {"prompts/list_changed"}
         notifications(wire)
         for branch in ("one", "two"):
             git(repository, "checkout", "-q", branch)
-            assert notifications(wire) == dict.fromkeys(kinds, 1)
+            assert notifications(wire) == dict.fromkeys(KINDS, 1)
 
 
 def test_client_that_reads_during_a_burst_is_notified_once(repository: Path) -> None:

@@ -17,8 +17,9 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from mcp_skills_server.runtime import active_skills
-from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.runtime.settings import RuntimeSettings
 from runtime.support import (
     SKILL_FILES,
     active_names,

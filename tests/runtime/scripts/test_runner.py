@@ -372,7 +372,7 @@ async def test_time_limit_out_of_range_is_refused(run: Runner, seconds: float) -
     message = r"^The time limit \(timeout_s\) must be more than 0 and at most 600 seconds$"
     with pytest.raises(RequestError, match=message):
         await run("three.sh", timeout_s=seconds)
-    assert run.scripts._request(run.skill, "scripts/three.sh", (), 600).timeout_s == 600
+    assert (await run("three.sh", timeout_s=600)).exit_code == 3
 
 
 async def test_changed_file_is_stale_and_nothing_runs(make_runner: MakeRunner, tmp_path: Path, temporary: Path) -> None:

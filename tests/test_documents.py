@@ -158,7 +158,6 @@ def test_generated_pages_have_every_option_and_code() -> None:
     assert re.search(
         r"^\| `--page-size` .*\| `MCP_SKILLS_PAGE_SIZE` \| `50` \|.*\| serve", generated["options.md"], re.MULTILINE
     )
-    assert "| `no-token` | `web/front.py` | `tests/web/test_front.py::" in generated["threats.md"]
 
 
 @each_row(("name", "text"), [*pages().items(), (MANUAL.name, man())])

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import anyio
 import pytest
 
+from catalog.forest import DEADLINE
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources import folder
@@ -262,6 +263,21 @@ def test_failing_disk_fails_the_source(fault: int, step: str, tmp_path: Path, mo
     assert (follower.state.ready, follower.state.trouble) == (True, None)
 
 
+def test_listing_waits_only_for_sources_without_copy(tmp_path: Path) -> None:
+    kind = Kind("memo", lambda given: given.startswith("memo:"), ScriptedSource)
+    for is_awaited in (True, False):
+        mirrors = Mirrors(SourceSettings(tmp_path), (kind, *KINDS))
+        mirrors.root("memo:a")
+        (follower,) = mirrors.followers
+        assert isinstance(follower.source, ScriptedSource)
+        follower.source.answers = ["one"]
+        mirrors.start(DEADLINE)
+        assert mirrors.are_awaited is is_awaited
+        mirrors.await_first_read()
+        assert follower.has_copy
+        mirrors.stop()
+
+
 class NoticedChanges:
     """A registry of a follower's copy, and what a listener reads at each of its changes."""
 
@@ -334,7 +350,7 @@ def test_foreign_content_is_no_longer_served_once_it_is_removed(tmp_path: Path) 
 def test_source_that_is_switched_to_is_read_whole(tmp_path: Path) -> None:
     source, follower = make_follower(tmp_path)
     changed: list[Set[str]] = []
-    follower.note = lambda _revision, _problems, paths: changed.append({*paths})
+    follower.report_to(lambda _revision, _problems, paths: changed.append({*paths}))
     source.answers = ["one"]
     anyio.run(follower.refresh)
     other, _ = make_follower(tmp_path)

@@ -67,6 +67,7 @@ class Direct(NotifiedClient):
 @contextmanager
 def dispatching(
     *roots: Path,
+    registry: Registry | None = None,
     era: Era = "legacy",
     extension: bool = False,
     opened: bool = True,
@@ -75,9 +76,13 @@ def dispatching(
     runtime: RuntimeSettings | None = None,
     **settings: Any,
 ) -> Iterator[Direct]:
-    """Dispatch a client's requests about these roots, after the handshake if `opened`; `settings` of `Settings`."""
-    registry = Registry(roots)
-    registry.load()
+    """Dispatch a client's requests about these roots, after the handshake if `opened`; `settings` of `Settings`.
+
+    A loaded registry may stand for the roots.
+    """
+    if registry is None:
+        registry = Registry(roots)
+        registry.load()
     watcher = Watcher(registry) if watch else None
     attachment = Attachment(registry, Settings(**settings), watcher, Runtime(registry, runtime))
     with ExitStack() as stack:

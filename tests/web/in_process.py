@@ -33,11 +33,11 @@ from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.app import HttpApp, McpPart, make_app
+from mcp_skills_server.web.app import HttpApp, make_app, mcp_part
 from mcp_skills_server.web.front import FrontSettings
 from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.probes import Probes
-from mcp_skills_server.web.ui.app import PagePart
+from mcp_skills_server.web.ui.app import WebPage
 from mcp_skills_server.web.ui.session import PageSessions
 from web.http_wire import Reply, Stream, Target, wait_until
 from wire import DEADLINE
@@ -214,9 +214,9 @@ def local_page(*roots: Path, **settings: Any) -> Iterator[tuple[str, str]]:
     runtime, views, chosen = Runtime(registry), Views(registry), Settings(**settings)
     front = FrontSettings(make_policy("127.0.0.1", (), (), ()))
     secret_hash = hashlib.sha256(secret.encode()).digest()
-    page = PagePart(runtime, chosen, views, PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash))
+    page = WebPage(runtime, chosen, views, PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash))
     attachment = Attachment(registry, chosen, Watcher(registry), runtime, views=views)
-    built = make_app([McpPart(attachment), page], Probes(registry, lambda _: False), front, runtime.events)
+    built = make_app([mcp_part(attachment), page.part()], Probes(registry, lambda _: False), front, runtime.events)
     with running(built) as app:
         app.until_ready()
         reply = app.send("GET", f"/ui/enter?once={secret}")

@@ -19,7 +19,8 @@ from catalog.forest import DEADLINE, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
-from mcp_skills_server.commands.features.replicas import Replicas, SharedState
+from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.services import SharedState
 from mcp_skills_server.commands.features.table import Publishing
 from mcp_skills_server.commands.opening import OpenedRoots
 from mcp_skills_server.commands.runtime_options import (

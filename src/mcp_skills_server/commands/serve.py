@@ -13,7 +13,8 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
-from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server, feature_of
+from mcp_skills_server.commands.features.feature import Feature, Server, feature_of
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.features.table import (
     FEATURES,
     OAuth,

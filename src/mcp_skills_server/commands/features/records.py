@@ -12,7 +12,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server import __version__
-from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
+from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.fields import Options, file, flag, text
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.installation import missing_extra

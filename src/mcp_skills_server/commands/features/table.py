@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
+from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import (
     Audit,
     PrometheusMetrics,
@@ -15,6 +15,7 @@ from mcp_skills_server.commands.features.records import (
     UsageCounts,
 )
 from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.fields import (
     count,
     flag,

@@ -98,11 +98,11 @@ def _make_app(
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.attachment import Attachment
-    from mcp_skills_server.web.app import McpPart, make_app
+    from mcp_skills_server.web.app import make_app, mcp_part
     from mcp_skills_server.web.front import FrontSettings
     from mcp_skills_server.web.policy import make_policy
     from mcp_skills_server.web.probes import Probes
-    from mcp_skills_server.web.ui.app import PagePart
+    from mcp_skills_server.web.ui.app import WebPage
     from mcp_skills_server.web.ui.session import PageSessions
 
     registry = opened.registry
@@ -116,9 +116,9 @@ def _make_app(
     secret_hash = hashlib.sha256(secret.encode()).digest()
     sessions = PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash)
     states = opened.source_states
-    page = PagePart(runtime, settings, views, sessions, site_states=states, counts=counts)
+    page = WebPage(runtime, settings, views, sessions, site_states=states, counts=counts)
     probes = Probes(registry, lambda _: False, site_states=states)
-    return make_app([McpPart(attachment), page], probes, front, runtime.events)
+    return make_app([mcp_part(attachment), page.part()], probes, front, runtime.events)
 
 
 def _counts(options: UsageOptions) -> UsageStore | None:

@@ -84,6 +84,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     # The table [oauth]
     ("oauth = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),
     ("[oauth]\naudience = 'https://s.example'", 1, "oauth.issuer", 'write issuer = "https://login.example"'),
+    (f"[{OAUTH.replace(']', ']]', 1)}\n[[oauth]]", 1, "oauth", "write a table [oauth] with issuer and audience"),
     (f"{OAUTH}\nsecret = 'x'", 4, "oauth.secret", "docs/configuration.md"),
     (OAUTH.replace("https://l", "http://l"), 2, "oauth.issuer", "write the https URL of the issuer"),
     (OAUTH.replace("l.example", "l.example?x"), 2, "oauth.issuer", "write the https URL of the issuer"),
@@ -145,6 +146,13 @@ def test_table_values_are_accepted_within_their_bounds(key: str, fits: list[str]
         assert parse(f"{head}\n{name} = {value}".encode(), "c.toml")
     for value in fails:
         assert [each.key for each in faults_of(f"{head}\n{name} = {value}").faults] == [key], value
+
+
+@each_row("head", ["[source]\nfrom = 'a'", "[grant]\nwho = ['*']\nskills = ['a']", "[quota]\nruns = 2"])
+def test_table_that_may_repeat_is_read_once_or_several_times(head: str) -> None:
+    name = head[1 : head.index("]")]
+    single, several = parse(head.encode(), "c.toml"), parse(head.replace(f"[{name}]", f"[[{name}]]").encode(), "c.toml")
+    assert replace(single, lines={}) == replace(several, lines={})
 
 
 @each_row(("text", "seconds"), [("90s", 90), ("1.5m", 90), ("2h", 7200)])

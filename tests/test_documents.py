@@ -94,8 +94,8 @@ FOREIGN = {
     "--skip-git-repo-check", "--skip-trust", "--tmpfs", "--ulimit", "--yolo",
 }  # fmt: skip
 """Options of other programs."""
-OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message"}
-"""Options of `token new`, `config grants` and `proposals`."""
+OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message", "--digest", "--revoke", "--file"}
+"""Options of `token new`, `config grants`, `proposals` and `scripts`."""
 
 
 @each_row(("page", "wanted"), [

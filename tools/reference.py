@@ -57,7 +57,8 @@ def _options() -> Iterator[str]:
     yield "# Options"
     yield (
         "An option of the command line comes before its variable, the variable before the "
-        "[configuration file](configuration.md), the file before the default. `--help` of a command has examples."
+        "[configuration file](configuration.md), the file before the default. `--help` of a command has "
+        "examples; that of `serve` shows the options that most people use, and `--help-all` all."
     )
     commands = dict(_commands(cli, click.Context(cli, info_name="mcp-skills-server")))
     usages = [

@@ -199,9 +199,10 @@ class OAuth(
     """Verifies the tokens; None if there is no issuer."""
 
     def start(self, server: Server) -> None:
-        from mcp_skills_server.commands.config_file import oauth_settings
+        from mcp_skills_server.access.settings import OAuthSettings
 
-        settings = oauth_settings(server.options.config, vars(self))
+        configuration = server.options.config
+        settings = OAuthSettings.with_options(configuration and configuration.oauth, vars(self))
         if settings is None:
             return
         from mcp_skills_server.access.oauth import ResourceServer

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.provenance.lock import LockedSource, Pins
     from mcp_skills_server.sources.kinds import Kind
-    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.sources.mirrors import Mirrors, SourceState
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +74,7 @@ class OpenedRoots:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry)
-            self.registry.await_sources = self.mirrors.first_read(first_load)
-            self.registry.unread_sources = self.mirrors.unread
-            self.mirrors.start()
+            self.mirrors.start(first_load)
 
     def load_and_follow(self, options: FollowOptions) -> None:
         """Load the skills and keep them current."""
@@ -94,10 +92,17 @@ class OpenedRoots:
         if self.registry.loaded.is_set():
             self.registry.save_index()
 
+    def source_states(self) -> Sequence[SourceState]:
+        """Return the state of each remote root."""
+        return () if self.mirrors is None else self.mirrors.states()
+
+    def poll_sources(self) -> int:
+        """Poll all remote roots now, and return their number. Thread-safe."""
+        return 0 if self.mirrors is None else self.mirrors.look()
+
     def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""
-        if self.mirrors is not None:
-            self.mirrors.look()
+        self.poll_sources()
         if self.registry.loaded.is_set():
             self.registry.refresh()
         logger.info("polling every source now")
@@ -128,8 +133,7 @@ class OpenedRoots:
         self.pins.entries = entries
         self.registry.loaded.wait()
         self.registry.refresh()
-        if self.mirrors is not None:
-            self.mirrors.look()  # not before the scan: the former lock would judge the new skills
+        self.poll_sources()  # not before the scan: the former lock would judge the new skills
         count = sum(len(source.skills) for source in entries.values())
         logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
@@ -188,7 +192,7 @@ def open_roots(
         gates.append(pinned)
     gates += _gates_of_roots(options, by_folder)
     index = index_of(options.cache_dir) if indexed else None
-    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates))
+    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates), sources=mirrors)
     _check_separate(by_folder, registry)
     allowed = {folder: rule.scripts for folder, rule in by_folder.items()}
     scripts = {folder: may for folder, may in allowed.items() if may is not None}
@@ -315,7 +319,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             "there is nothing to serve; give a ROOT, a folder of skills, or --lock FILE"
         )
     opened = open_roots(roots, options, locked=locked, indexed=True, commands=given)
-    opened.lock, opened.given = options.lock, given
+    opened = replace(opened, lock=options.lock, given=given)
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:
             opened.mirrors.fetch()

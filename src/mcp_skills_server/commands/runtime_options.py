@@ -224,8 +224,6 @@ def script_settings(
 class ScriptsFeature(RuntimeOptions, Feature):
     """The scripts of skills, which sessions run."""
 
-    only_http = False
-
     def script_settings(
         self, roots: Mapping[str, bool], *, over_http: bool
     ) -> ScriptSettings | None:
@@ -249,8 +247,6 @@ class EmbeddingOptions(
 
 class SearchByMeaning(EmbeddingOptions, Feature):
     """The feature of semantic search. The first scan loads the model."""
-
-    only_http = False
 
     def start_embeddings(self, registry: Registry, cache_dir: str | None) -> Embeddings | None:
         """Start the semantic search; None if it is off.

@@ -17,6 +17,7 @@ import pytest
 from starlette.requests import Request
 
 from catalog.forest import load_registry, skill_md, skills, write_files
+from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
@@ -25,14 +26,13 @@ from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui import changes as ui_changes
 from mcp_skills_server.web.ui import revisions as ui_revisions
 from mcp_skills_server.web.ui.app import VIEWS, PagePart
 from mcp_skills_server.web.ui.changes import Change, ChangeStream, Live
 from mcp_skills_server.web.ui.pages import live
 from mcp_skills_server.web.ui.revisions import Revisions, SkillRevision
-from mcp_skills_server.web.ui.session import Viewer
+from mcp_skills_server.web.ui.session import PageSessions, Viewer
 from web.http_wire import Server, wait_until
 from web.ui.serving import get, make_context, page_serving, visible_text
 from wire import DEADLINE, write_skill
@@ -218,8 +218,8 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
 
 def test_stream_of_a_server_that_still_loads_ends_so_that_browsers_ask_again(skills: Path) -> None:
     registry = Registry([skills])
-    page = PagePart(Runtime(registry), Settings(), UiSettings(), Views(registry))
-    page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ())))
+    sessions = PageSessions(make_policy("127.0.0.1", (), (), ()), Quotas())
+    page = PagePart(Runtime(registry), Settings(), Views(registry), sessions)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
     for view in VIEWS:
         response = anyio.run(page._shown, request, Viewer(), view)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import random
 import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -258,6 +259,19 @@ def test_replaced_artifact_is_gone_without_grace(folder: Path) -> None:
         wait_until(lambda: entries(server)[1]["digest"] != old[1]["digest"])
         assert get(server, old[1]["url"]).status == 404
         assert get(server, old[0]["url"]).status == 200
+
+
+def test_artifact_of_removed_skill_is_audited_by_the_name_in_its_url(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    audit = tmp_path_factory.mktemp("audit") / "log"
+    with app_serving(folder, "--audit-log", audit) as server:
+        listed = entries(server)[0]
+        shutil.rmtree(folder / "lone")
+        wait_until(lambda: len(entries(server)) == 1)
+        assert get(server, listed["url"]).status == 200
+    records = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [record["skill"] for record in records] == ["lone"]
 
 
 def test_artifact_listed_before_restart_is_served(folder: Path) -> None:

@@ -242,6 +242,7 @@ def _config(app: Any, limits: ConnectionLimits, **options: Any) -> uvicorn.Confi
     protocol: Any = partial(LimitedProtocol, limits=limits)  # uvicorn's type asks for a class
     return uvicorn.Config(
         app,
+        interface="asgi3",  # uvicorn takes a method for the older interface
         http=protocol,
         ws="none",
         log_config=None,

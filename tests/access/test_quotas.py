@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quotas import LimitedOwner, Quotas, QuotaTable, limit_of
+from mcp_skills_server.access.quota import LimitedOwner, Quotas, QuotaTable, limit_of
 from tables import each_row
 
 FIRST = QuotaTable(("group:ci", "token:bot"), {"streams": 3, "runs": 5})

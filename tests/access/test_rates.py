@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.quotas import Rate
+from mcp_skills_server.access.quota import Rate
 
 
 class Clock:

@@ -18,7 +18,7 @@ import click
 import pytest
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quotas import Quotas
+from mcp_skills_server.access.quota import Quotas
 from mcp_skills_server.access.tokens import Token, Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
-from mcp_skills_server.access.principal import Principal, Requester
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Requester
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.model import Standing

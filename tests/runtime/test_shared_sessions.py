@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from catalog.forest import load_registry, skills, write_files
-from mcp_skills_server.access.quotas import LimitedOwner
+from mcp_skills_server.access.quota import LimitedOwner
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import SkillFile
 from mcp_skills_server.runtime import sessions

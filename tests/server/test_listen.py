@@ -15,11 +15,11 @@ import anyio
 import pytest
 
 from mcp_skills_server.access.grants import Grant, Pattern, Permissions
-from mcp_skills_server.access.principal import Owner, Principal
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Owner, QuotaError, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.server import notify
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.notify import Notifier, RecentNotifications, Stream

@@ -13,7 +13,7 @@ from anyio import from_thread, wait_all_tasks_blocked
 
 from catalog.forest import load_registry
 from mcp_skills_server import Registry, Runtime
-from mcp_skills_server.access.principal import Requester
+from mcp_skills_server.access.quota import Requester
 from mcp_skills_server.catalog.views import retry_when_stale
 from mcp_skills_server.model import SkillFile
 from mcp_skills_server.rpc.methods import Methods

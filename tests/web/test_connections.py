@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.quotas import LimitedOwner
+from mcp_skills_server.access.quota import LimitedOwner
 from mcp_skills_server.web.connections import Slot, Slots, State, Unread, client_to_evict
 from tables import each_row
 from web.http_wire import PROBE, Server, client, exchange, http_serving, patched, token_file

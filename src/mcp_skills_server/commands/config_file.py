@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import click
 
 from mcp_skills_server.access.grants import EVERY_SKILL, MAY, Grant, Pattern, PatternError, is_who
-from mcp_skills_server.access.quotas import QuotaTable
+from mcp_skills_server.access.quota import QuotaTable
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_secure
 from mcp_skills_server.commands.fields import VARIABLE_NAME, RootType, key_of, located, traits_of
 from mcp_skills_server.commands.printing import more_suffix

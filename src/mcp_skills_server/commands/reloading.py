@@ -31,7 +31,7 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.grants import Grant
-    from mcp_skills_server.access.quotas import Quotas
+    from mcp_skills_server.access.quota import Quotas
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration

@@ -93,9 +93,8 @@ def _make_server(
     configuration, over_http = options.config, options.transport == "http"
     opened = open_served(roots, options)
     registry = opened.registry
-    from mcp_skills_server.access.quotas import Quotas
+    from mcp_skills_server.access.quota import Quotas, Streams
     from mcp_skills_server.catalog.report import report_to_log
-    from mcp_skills_server.runtime.quota import Streams
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests

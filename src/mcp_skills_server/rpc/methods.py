@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 
-from mcp_skills_server.access.principal import Requester
+from mcp_skills_server.access.quota import QuotaError, Requester
 from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread
@@ -39,7 +39,6 @@ from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.messages import CallError, failed
 from mcp_skills_server.runtime.large_answers import limit_large_answers
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.telemetry import events
 

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from mcp_skills_server.access.quota import Owner
+
 _LARGE: Final = 1 << 20
 _LARGE_AT_ONCE: Final = 2
 
@@ -16,7 +18,7 @@ class _LoopLimits:
     """Concurrency limits of one event loop."""
 
     def __init__(self) -> None:
-        self.owners = WeakValueDictionary[str | None, asyncio.Lock]()
+        self.owners = WeakValueDictionary[Owner | None, asyncio.Lock]()
         self.all = asyncio.Semaphore(_LARGE_AT_ONCE)
 
 
@@ -24,7 +26,7 @@ _turns: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopLimits]()
 
 
 @asynccontextmanager
-async def limit_large_answers(size: int, owner: str | None) -> AsyncGenerator[None]:
+async def limit_large_answers(size: int, owner: Owner | None) -> AsyncGenerator[None]:
     """Limit concurrent answers of more than a megabyte: one for each owner, two in all.
 
     An answer takes several times its size of memory until it is written, and blocks the event loop

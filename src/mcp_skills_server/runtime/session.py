@@ -14,7 +14,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
@@ -150,7 +150,7 @@ class Session(ClosingMixin):
         *,
         progress: Progress | None = None,
         client: str | None = None,
-        owner: Owner = None,
+        owner: Owner | None = None,
         of: Runtime | None = None,
     ) -> ToolResult:
         """Call a tool, and return its result or its error as an MCP tool result.
@@ -384,7 +384,7 @@ class _Request(NamedTuple):
     active: Active
     progress: Progress | None
     client: Client
-    owner: Owner
+    owner: Owner | None
 
     @property
     def settings(self) -> RuntimeSettings:

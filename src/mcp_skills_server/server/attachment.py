@@ -14,7 +14,8 @@ from functools import cache, partial
 from typing import Any, Final
 
 from mcp_skills_server.access.grants import Grants, Permissions
-from mcp_skills_server.access.principal import Owner, Principal
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
@@ -115,7 +116,7 @@ class Attachment:
             skill_set, lambda view: handler(view, settings, caller, params)
         )
 
-    async def subscribe(self, peer: Peer, uri: str, owner: Owner = None) -> None:
+    async def subscribe(self, peer: Peer, uri: str, owner: Owner | None = None) -> None:
         """Subscribe a legacy client to a resource (`resources/subscribe`, legacy era only).
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from mcp_skills_server.access.quotas import Quotas
+from mcp_skills_server.access.quota import Quotas
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.notify import RecentNotifications

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.quotas import LimitedOwner
+from mcp_skills_server.access.quota import LimitedOwner, QuotaError
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
 from mcp_skills_server.runtime.scripts.limits import ResourceUsage, RunSlots
 from mcp_skills_server.runtime.scripts.processes import with_descendants

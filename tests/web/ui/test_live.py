@@ -17,11 +17,11 @@ import pytest
 from starlette.requests import Request
 
 from catalog.forest import load_registry, skill_md, skills, write_files
+from mcp_skills_server.access.quota import QuotaError, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy

@@ -15,7 +15,7 @@ from mcp_skills_server.commands.fields import Options
 from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.quotas import Quotas
+    from mcp_skills_server.access.quota import Quotas
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher

@@ -30,7 +30,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
@@ -197,7 +197,7 @@ class Scripts:
         launcher: str | None = None,
         fill: Callable[[str], None] | None = None,
         stdin: int | None = None,
-        owner: Owner = None,
+        owner: Owner | None = None,
         permissions: Permissions | None = None,
         needs: Sequence[str] = (),
     ) -> Outcome:
@@ -277,7 +277,11 @@ class Scripts:
         return _RunRequest(skills or {}, folder, path, file, checked_args(args), timeout_s)
 
     async def _run(
-        self, request: _RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner
+        self,
+        request: _RunRequest,
+        workspace: Workspace,
+        progress: Progress | None,
+        owner: Owner | None,
     ) -> Outcome:
         box = self._sandbox()
         # SP-30: checked for each run, because the process may have become root since the start.

@@ -19,11 +19,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner, QuotaError, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.context import Context, reason_left_out
 
@@ -157,7 +156,7 @@ class ChangeStream(StreamingResponse):
         self,
         live: Live,
         skills: SkillSet,
-        owner: Owner,
+        owner: Owner | None,
         after: int,
         has_access: Callable[[], Awaitable[bool]],
         *,

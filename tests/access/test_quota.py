@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.principal import owner_of
-from mcp_skills_server.access.quotas import LimitedOwner
-from mcp_skills_server.runtime.quota import Quota, QuotaError
+from mcp_skills_server.access.quota import LimitedOwner, Quota, QuotaError, owner_of
 from tables import each_row
 
 

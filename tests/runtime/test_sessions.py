@@ -138,15 +138,15 @@ async def test_refused_session_is_stored_after_others_expire(
     monkeypatch.setattr(sessions_module, "MAX_SESSIONS", 4)
     sessions = Sessions(runtime)
     for each in "abcd":
-        sessions.store(sessions.new(), None, each)
+        sessions.store(sessions.new(), None, Owner(each))
     refused = sessions.new()
     await refused.call("skills_load", {"names": ["a"]})
     with pytest.raises(QuotaError, match="the server's limit of 4 is reached; try again later"):
-        sessions.store(refused, None, "e")
+        sessions.store(refused, None, Owner("e"))
     assert refused.active_skills == []
     assert len(sessions) == 4
     clock.days += 1.1
-    sessions.store(refused, None, "e")
+    sessions.store(refused, None, Owner("e"))
     assert is_open(sessions, refused)
     assert len(sessions) == 1
 

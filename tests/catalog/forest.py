@@ -123,7 +123,7 @@ def visible_state(registry: Registry) -> dict[str, Any]:
     snapshot = registry.snapshot
     shown: dict[str, Any] = {}
     for path, skill in snapshot.skills.items():
-        files = {name: (file.root, file.location, file.size, file.signature) for name, file in skill.files.items()}
+        files = {name: (file.root, file.location, file.size, file.digest) for name, file in skill.files.items()}
         reading = (json.dumps(dict(skill.frontmatter)), skill.reading.heading, skill.reading.standing)
         shown[path] = (skill.root, skill.directory, reading, Counter(skill.problems), files, skill.standing)
     return {

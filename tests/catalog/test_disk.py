@@ -115,8 +115,8 @@ def test_file_is_settled_two_seconds_after_its_last_change(tmp_path: Path) -> No
         os.utime(file, ns=(0, modified_ns))
         found = file.stat()
         settled = max(found.st_mtime_ns, found.st_ctime_ns) + 2_000_000_001
-        assert not disk.file_from(found, 0, "file", settled - 1).mtime_reliable
-        assert disk.file_from(found, 0, "file", settled).mtime_reliable
+        assert not disk.file_from(found, "file", settled - 1).is_settled
+        assert disk.file_from(found, "file", settled).is_settled
 
 
 @pytest.mark.requirement("X-5")
@@ -153,7 +153,7 @@ def test_paths_replace_descriptors_on_platforms_without_dir_fd(tmp_path: Path, m
     monkeypatch.setattr(disk, "_BY_DESCRIPTOR", False)
     root = str(tmp_path / "root")
     with disk.open_directory(root, "") as handle:
-        found = consume_walk(tree.Walk(0, 9).read_directory(handle, "", 6))
+        found = consume_walk(tree.Walk(9).read_directory(handle, "", 6))
     file = found.directories[0].directories[0].files["file.md"]
     assert disk.read(f"{root}/{file.location}", file.size)[0] == b"x"
     linked = disk.resolve_link(root, 0, "", "link")
@@ -207,7 +207,7 @@ def test_walk_and_failed_reads_leak_no_descriptor(tmp_path: Path) -> None:
     write_files(tmp_path, {"a/b/c/file.md": "x"})
     before = len(os.listdir("/proc/self/fd"))
     with disk.open_directory(str(tmp_path), "") as handle:
-        consume_walk(tree.Walk(0, 512).read_directory(handle, "", 6))
+        consume_walk(tree.Walk(512).read_directory(handle, "", 6))
     with pytest.raises(OSError, match="No such file"), disk.open_directory(str(tmp_path), "a/nowhere/c"):
         pass
     with pytest.raises(OSError, match="too large"):

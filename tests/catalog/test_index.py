@@ -96,7 +96,7 @@ def state_of(registry: Registry) -> list[Any]:
     return [
         visible_state(registry),
         [(each.path, each.empty, each.origin, each.findings, list(each.files)) for each in known],
-        [(file.location, file.digest, file.executable, file.mtime_reliable) for file in files],
+        [(file.location, file.digest, file.executable) for file in files],
         [(each.reading.headings, each.reading.opening, each.reading.problems) for each in known],
     ]
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from catalog.forest import DEADLINE, load_registry, skill_md, write_files
-from mcp_skills_server.access.quota import QuotaError
+from mcp_skills_server.access.quota import Owner, QuotaError
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime import sessions as sessions_module
 from mcp_skills_server.runtime.runtime import Runtime

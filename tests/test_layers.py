@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,20 @@ def test_imports_point_to_lower_layers() -> None:
             if not (LAYER[there] < LAYER[here] or LAYER[there] == LAYER[here] == 0):
                 offenders.append(f"{module} imports {dotted}")
     assert offenders == []
+
+
+def test_imports_form_no_circle() -> None:
+    """Imports for types only count, too: a reader needs both modules to understand one."""
+    names = {
+        f"{PACKAGE}/{module}".removesuffix(".py").removesuffix("/__init__").replace("/", "."): module
+        for module in MODULES
+    }
+    arrows: dict[str, set[str]] = {}
+    for name, module in names.items():
+        named = imports(module) & names.keys() - {name}
+        # `from package import module` names the package, too
+        arrows[name] = {dotted for dotted in named if not any(other.startswith(f"{dotted}.") for other in named)}
+    TopologicalSorter(arrows).prepare()  # raises CycleError, which names the circle
 
 
 def test_pure_packages_do_no_io() -> None:

@@ -190,7 +190,6 @@ def test_replicas_share_sessions_and_report_their_connection(tmp_path: Path) -> 
         asyncio.run(share_session(one, two))
 
 
-SERVER: Any = SimpleNamespace()
 """A server without attributes: a feature that accepts an invalid option fails on it."""
 
 
@@ -206,7 +205,7 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
     embeddings: str | None, model: str | None, message: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start(SERVER)
+        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start_embeddings(Registry([]), None)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
 
@@ -214,8 +213,6 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
 @each_row(("feature", "message"), [
     (Publishing(publish_only=True), "give --transport http"), (Audit(audit_required=True), "give --audit-log FILE too"),
     (Audit(audit_log="-"), "stdout belongs to the protocol"),
-    (UsageCounts(usage_questions=True), "give --usage sqlite"),
-    (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
     (Replicas(redis_password="x"), "give --redis URL too"), (Replicas(redis_ca="/ca.pem"), "give --redis URL too"),
     (PrometheusMetrics(probe_address=":1"), "probe-address"),
     (PrometheusMetrics(probe_address="a:b"), "probe-address"),
@@ -225,6 +222,14 @@ def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> 
     server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))
     with pytest.raises(UsageError, match=message):
         feature.start(server)
+
+
+@each_row(("counts", "message"), [
+    (UsageCounts(usage_questions=True), "give --usage sqlite"), (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
+])  # fmt: skip
+def test_invalid_usage_options_are_refused(counts: UsageCounts, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        counts.open_store(Registry([tmp_path]), over_http=False)
 
 
 SCRIPT_OPTIONS = {
@@ -267,7 +272,7 @@ def test_script_options_become_script_settings(monkeypatch: pytest.MonkeyPatch) 
 def test_unsendable_embeddings_key_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, key)
     with pytest.raises(UsageError, match=KEY_VARIABLE):
-        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start(SERVER)
+        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start_embeddings(Registry([]), None)
 
 
 def test_server_searches_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from mcp_skills_server.telemetry.log import log_requests
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.tracing import Tracing
 from mcp_skills_server.telemetry.usage import Usage, UsageStore
-from mcp_skills_server.web.ui.pages.operation import Activity
+from mcp_skills_server.web.ui.activity import Activity
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio

@@ -99,7 +99,9 @@ class ScannedFiles:
         is_proved = file.is_settled and self._proofs.get(file.location) == file.signature
         if old is None or not old.digest or not is_proved:
             return None
-        return self._record(file, old.digest)
+        if old.executable != file.is_executable:
+            old = replace(old, executable=file.is_executable)
+        return self._record(file, old)
 
     def take(self, file: WalkedFile) -> SkillFile:
         """Return a file with its digest; one that cannot be read has none.
@@ -120,7 +122,7 @@ class ScannedFiles:
             if (old is None or old.digest) and not file.location.endswith(SKILL_MD):
                 text = "a file of a skill is not served: %s: %s"
                 logger.warning(text, error.strerror, error.filename)
-            self._record(file, "")
+            return self._record(file, self._made(file, ""))
         return self._taken[file.location]
 
     def read(self, file: WalkedFile) -> bytes:
@@ -128,19 +130,18 @@ class ScannedFiles:
         self.reads += 1
         located = self._root.locate(file.location)
         raw, file = disk.ingest(located.base, located.rest, file, self._most_bytes)
-        self._record(file, digest_of(raw))
+        self._record(file, self._made(file, digest_of(raw)))
         return raw
 
-    def _record(self, file: WalkedFile, digest: str) -> SkillFile:
+    def _made(self, file: WalkedFile, digest: str) -> SkillFile:
+        """Return the known file if it is equal, since an unchanged skill keeps its objects."""
         size, executable = file.size, file.is_executable
-        taken = self._known.get(file.location)
-        if taken is None or (taken.digest, taken.size, taken.executable) != (
-            digest,
-            size,
-            executable,
-        ):
-            taken = SkillFile(self._root.index, file.location, size, digest, executable)
-        if digest and file.is_settled:
+        made = SkillFile(self._root.index, file.location, size, digest, executable)
+        known = self._known.get(file.location)
+        return known if known == made else made
+
+    def _record(self, file: WalkedFile, taken: SkillFile) -> SkillFile:
+        if taken.digest and file.is_settled:
             self.signatures[file.location] = file.signature
         self._taken[file.location] = taken
         return taken

@@ -402,8 +402,8 @@ class Scan:
     # Problems outside of every skill
 
     def _report(self, code: str, message: str, location: str, hint: str | None = None) -> None:
-        problem_here = problem(code, message, hint=hint).at(self.root.show(location), "")
-        self.problems.append((location, problem_here))
+        reported = problem(code, message, hint=hint).at(self.root.show(location), "")
+        self.problems.append((location, reported))
 
     def _report_outside(self, here: Directory) -> None:
         """Report what is not served outside of skills, and collect links and dot folders."""

@@ -110,7 +110,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         raise UsageError(f"there is no trigger set: no skill has an evals/*.json; {hint}")
     with Runtime(registry) as runtime:
         by_program = _program(options, runtime)
-        judge = by_program or RankingJudge(runtime.searches.of(registry))
+        judge = by_program or RankingJudge(runtime.whole.search)
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
@@ -139,7 +139,7 @@ def _program(options: EvaluateOptions, runtime: Runtime) -> CommandJudge | None:
         return None
     return CommandJudge(
         options.judge,
-        runtime.briefing.instructions(),
+        runtime.whole.briefing.instructions(),
         _usable(runtime.registry),
         runs=options.runs,
         concurrency=options.concurrency,
@@ -239,7 +239,7 @@ def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
     given, prompt = roots_and_last(arguments, usage)
     registry = load_registry(given, options)
     with Runtime(registry) as runtime:
-        hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
+        hits = RankingJudge(runtime.whole.search).ranked(prompt)
     places: list[dict[str, Any]] = []
     for hit in hits:
         words = dict(matched_fields(hit.skill, prompt))
@@ -288,10 +288,11 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     host = contexts.HOSTS[options.context_host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:
-        shown = contexts.shown_unasked(runtime, host)
-        parts = contexts.parts_shown(shown, runtime.briefing.overview.offers)
+        whole = runtime.whole
+        shown = contexts.shown_unasked(whole, host)
+        parts = contexts.parts_shown(shown, whole.briefing.overview.offers)
         wanted = [named_skill(registry, name) for name in options.skills]
-        brought = [anyio.run(contexts.shown_on_load, runtime, host, skill) for skill in wanted]
+        brought = [anyio.run(contexts.shown_on_load, whole, host, skill) for skill in wanted]
     count, rule = token_counter()
     total = sum(count(text.text) for text in shown)
     over = options.budget is not None and total > options.budget

@@ -145,12 +145,12 @@ class ClientLineRateLimit(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
             return True
-        place_in_code, now = (record.name, record.pathname, record.lineno), self._now()
-        last, left_out = self._seen.get(place_in_code, (-_EVERY_S, 0))
+        call_site, now = (record.name, record.pathname, record.lineno), self._now()
+        last, left_out = self._seen.get(call_site, (-_EVERY_S, 0))
         if now - last < _EVERY_S:
-            self._seen[place_in_code] = last, left_out + 1
+            self._seen[call_site] = last, left_out + 1
             return False
-        self._seen[place_in_code] = now, 0
+        self._seen[call_site] = now, 0
         record.left_out = left_out
         return True
 

@@ -218,7 +218,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE
     with Runtime(registry) as runtime:
-        listed = runtime.briefing.shown_part(skill)
+        listed = runtime.whole.briefing.shown_part(skill)
     details: dict[str, Any] = _summary(skill, len(problems)) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [

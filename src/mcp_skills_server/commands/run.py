@@ -32,7 +32,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts.approvals import Approval, default_file, update
 from mcp_skills_server.runtime.scripts.policy import canonical
-from mcp_skills_server.runtime.scripts.runner import DryRun
+from mcp_skills_server.runtime.scripts.runner import DryRun, RunRequest
 
 _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR"))
 
@@ -83,12 +83,14 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
             raise UsageError("scripts cannot run here")
         workspace = scripts.workspace()
         if options.explain:
-            _say_explained(scripts.explain(target, script, workspace, args))
+            request = RunRequest(skill=target, path=script, args=args)
+            _say_explained(scripts.explain(request, workspace))
             return 0
         sizes = {name: os.path.getsize(file) for name, file in copies.items()}
         fill = partial(_copy, copies)
-        start = partial(scripts.run, target, script, workspace, args=args, fill=fill)
-        outcome = anyio.run(partial(start, stdin=_piped_stdin()))
+        stdin = _piped_stdin()
+        request = RunRequest(skill=target, path=script, args=args, fill=fill, stdin=stdin)
+        outcome = anyio.run(scripts.run, request, workspace)
     if outcome.stdout:
         say_lines(outcome.stdout.removesuffix("\n"))
     if outcome.stderr:

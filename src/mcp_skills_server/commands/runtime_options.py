@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.fields import (
     Options,
     choice,
@@ -27,6 +27,8 @@ from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.installation import missing_extra
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.embeddings.models import Embedder
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -219,15 +221,12 @@ class ScriptsFeature(RuntimeOptions, Feature):
 
     only_http = False
 
-    def start(self, server: Server) -> None:
-        settings = script_settings(
-            self,
-            roots=server.opened.scripts,
-            # a host over stdio waits only a few seconds for the start
-            wait_for_sandbox=server.over_http,
-        )
-        if settings is not None:
-            server.runtime.enable_scripts(settings)
+    def script_settings(
+        self, roots: Mapping[str, bool], *, over_http: bool
+    ) -> ScriptSettings | None:
+        """Return the settings of script execution; None if scripts are disabled."""
+        # a host over stdio waits only a few seconds for the start
+        return script_settings(self, roots=roots, wait_for_sandbox=over_http)
 
 
 class EmbeddingOptions(
@@ -248,19 +247,24 @@ class SearchByMeaning(EmbeddingOptions, Feature):
 
     only_http = False
 
-    def start(self, server: Server) -> None:
+    def start_embeddings(self, registry: Registry, cache_dir: str | None) -> Embeddings | None:
+        """Start the semantic search; None if it is off.
+
+        Raises:
+            UsageError: there is no such model, or an extra is missing.
+        """
         if self.embeddings is None:
             if self.embeddings_model is not None:
                 raise UsageError("--embeddings-model is for an endpoint; give --embeddings URL too")
-            return
+            return None
         make = _endpoint if "://" in self.embeddings else _local
         embedder = make(self.embeddings, self.embeddings_model)
         from mcp_skills_server.commands.options import index_of
         from mcp_skills_server.runtime.embeddings.index import Embeddings
 
-        made = Embeddings(server.opened.registry, embedder, index_of(server.options.cache_dir))
+        made = Embeddings(registry, embedder, index_of(cache_dir))
         made.start()
-        server.runtime.embeddings = made
+        return made
 
 
 def _local(folder: str, model: str | None) -> Embedder:

@@ -14,8 +14,9 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
-from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.features.table import FEATURES, OAuth, PrometheusMetrics
+from mcp_skills_server.commands.features.feature import Feature, Server, feature_of
+from mcp_skills_server.commands.features.records import PrometheusMetrics, UsageCounts
+from mcp_skills_server.commands.features.table import FEATURES, OAuth, ToolsFeature
 from mcp_skills_server.commands.fields import (
     Grouped,
     takes,
@@ -38,6 +39,7 @@ from mcp_skills_server.commands.running import (
     print_waiting_hint,
     settle_after_load,
 )
+from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
 
@@ -104,7 +106,17 @@ def _make_server(
     settings = Settings(options.dialect, options.page_size, streams=streams)
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
-    runtime = Runtime(registry)
+    recent = feature_of(features, UsageCounts).open_store(registry, over_http=over_http)
+    runtime = Runtime(
+        registry,
+        feature_of(features, ToolsFeature).runtime_settings(recent, over_http=over_http),
+        scripts=feature_of(features, ScriptsFeature).script_settings(
+            opened.scripts, over_http=over_http
+        ),
+        embeddings=feature_of(features, SearchByMeaning).start_embeddings(
+            registry, options.cache_dir
+        ),
+    )
     # Over a pipe all requests are from one user.
     if over_http:
         log_requests(runtime.events, logging.INFO, options.access_log)

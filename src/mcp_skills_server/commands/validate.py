@@ -325,9 +325,9 @@ def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 def _remark_cut(registry: Registry) -> None:
     """Print on stderr how many descriptions hosts show to models in full, if not all."""
-    with Runtime(registry) as made:
-        texts = context.shown_unasked(made, context.HOSTS["generic"])
-        parts = context.parts_shown(texts, made.briefing.overview.offers)
+    with Runtime(registry) as runtime:
+        texts = context.shown_unasked(runtime.whole, context.HOSTS["generic"])
+        parts = context.parts_shown(texts, runtime.whole.briefing.overview.offers)
     whole, cut = len(parts["whole"]), len(parts["shortened"]) + len(parts["absent"])
     if cut:
         remark(

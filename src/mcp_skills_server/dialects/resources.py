@@ -67,8 +67,8 @@ def completion(values: Iterable[str]) -> dict[str, Json]:
     """Return the result of `completion/complete`, with at most 100 values."""
     kept: list[Json] = [*islice(values, MAX_COMPLETIONS + 1)]
     more = len(kept) > MAX_COMPLETIONS
-    completion_: Json = {"values": kept[:MAX_COMPLETIONS], "hasMore": more}
-    return {"resultType": "complete", "completion": completion_}
+    offered: Json = {"values": kept[:MAX_COMPLETIONS], "hasMore": more}
+    return {"resultType": "complete", "completion": offered}
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:

@@ -114,16 +114,16 @@ def split_tools(value: Json) -> list[str]:
 
 
 def _tools(text: str) -> Iterator[str]:
-    start = start_of_tool = 0
+    start = position = 0
     closing = _closing_parentheses(text)
-    while start_of_tool < len(text):
-        if text[start_of_tool] == "(":
-            start_of_tool = closing.get(start_of_tool, start_of_tool)
-        elif text[start_of_tool] == "," or text[start_of_tool].isspace():
-            if start < start_of_tool:
-                yield text[start:start_of_tool]
-            start = start_of_tool + 1
-        start_of_tool += 1
+    while position < len(text):
+        if text[position] == "(":
+            position = closing.get(position, position)
+        elif text[position] == "," or text[position].isspace():
+            if start < position:
+                yield text[start:position]
+            start = position + 1
+        position += 1
     if start < len(text):
         yield text[start:]
 

@@ -98,9 +98,9 @@ def strip(text: str) -> str:
 
 def hidden_warning(*texts: str) -> str:
     """Return a warning that counts the hidden characters of these texts, or "" for none."""
-    count_hidden = sum(map(count, texts))
-    if count_hidden:
-        return f"{count_hidden:,} hidden characters, which are invisible to people"
+    characters = sum(map(count, texts))
+    if characters:
+        return f"{characters:,} hidden characters, which are invisible to people"
     return ""
 
 

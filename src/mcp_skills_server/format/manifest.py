@@ -228,8 +228,8 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     text, line = raw.decode("utf-8-sig", "replace"), None
     try:
         raw.decode()
-        for number, line_text in enumerate(text.split("\n"), 1):
-            if line_text.count(".") > _MAX_DOTS:
+        for number, row in enumerate(text.split("\n"), 1):
+            if row.count(".") > _MAX_DOTS:
                 line = number
                 raise _ManifestError(f"the line has more than {_MAX_DOTS} dots", "break the line")
         return _json(load_toml(text))

@@ -62,14 +62,14 @@ def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
     for number, own in enumerate(words):
         for word in own:
             holders[word].append(number)
-    pairs_found: list[tuple[Skill, Overlap]] = []
+    overlapping: list[tuple[Skill, Overlap]] = []
     for number, own in enumerate(words):
         rare = [holders[word] for word in own if len(holders[word]) <= _COMMON]
         for other in {other for numbers in rare for other in numbers if other > number}:
             overlap = _overlap(own, skills[other], words[other])
             if overlap.share >= least:
-                pairs_found.append((skills[number], overlap))
-    return sorted(pairs_found, key=lambda pair: (-pair[1].share, pair[0].path, pair[1].other.path))
+                overlapping.append((skills[number], overlap))
+    return sorted(overlapping, key=lambda pair: (-pair[1].share, pair[0].path, pair[1].other.path))
 
 
 def is_copy(one: Skill, other: Skill) -> bool:

@@ -90,7 +90,7 @@ class Attachment:
             self.handlers["tools/call"] = self.tools.call_tool
         if settings.prompts:
             self.handlers["prompts/list"] = prompts.list_prompts
-            root_dir = self.sessions.runtime.briefing.root_dir
+            root_dir = self.sessions.runtime.whole.briefing.root_dir
             self.handlers["prompts/get"] = partial(prompts.get_prompt, root_dir=root_dir)
         self.notifier = Notifier(settings, self.views.permissions, self._notices_between)
         self._tools_shown: list[list[dict[str, Json]]] | None = None
@@ -187,7 +187,7 @@ class Attachment:
         if self.views.grants is not None or self.registry.await_sources is not None:
             await self.ready()
             return
-        if not await in_thread(self.sessions.runtime.briefing.remember):
+        if not await in_thread(self.sessions.runtime.whole.briefing.remember):
             self.begin()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SCAN_AWAITED_S):

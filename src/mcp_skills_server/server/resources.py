@@ -53,10 +53,10 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
     target = str(params["uri"])
     if is_view(settings, target):
         return dialect.contents([apps.content(target, _app())], settings.ttl_ms)
-    target_file = uris.find(view.snapshot, target, settings.least)
-    if target_file is None:
+    match = uris.find(view.snapshot, target, settings.least)
+    if match is None:
         raise NotServedError(target)
-    skill, path = target_file
+    skill, path = match
     async with limit_large_answers(skill.files[path].size, caller.quota_owner):
         raw = await view.read(skill, path)
         return dialect.contents([dialect.content(target, path, raw)], settings.ttl_ms)

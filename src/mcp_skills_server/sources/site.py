@@ -133,7 +133,7 @@ class Site(Source):
                 warnings.append(f"{unusable}, and so it is passed over")
         listed = None
         if index.version is not None:
-            listed = {listed_entry.name for listed_entry in (*index.entries, *index.unusable)}
+            listed = {known_entry.name for known_entry in (*index.entries, *index.unusable)}
         async with Downloader(self._fetch, self._places[0]) as downloader:
             remarks: list[str] = []
             plan = Plan(

@@ -478,12 +478,7 @@ def _command_sends(file: TextFile, start: int) -> bool:
         return False
     if threats.SEND_COMMAND.search(line):
         return True
-    names = {
-        name
-        for names_assigned in _ASSIGNED.findall(line)
-        for name in names_assigned
-        if len(name) > 1
-    }
+    names = {name for match in _ASSIGNED.findall(line) for name in match if len(name) > 1}
     rest = file.text[stop : min(piece.end, stop + 10 * _AROUND)]
     return bool(names) and any(
         threats.SEND_COMMAND.search(later) and any(name in later for name in names)
@@ -505,10 +500,10 @@ def _sentence_sends(file: TextFile, start: int, end: int) -> bool:
 
 def _first(file: TextFile, spans: Iterable[tuple[int, int]], reason: str) -> Iterator[Finding]:
     """Yield one finding for all spans, with the line of the first and their count."""
-    spans_left = list(spans)
-    if spans_left:
-        start, end = spans_left[0]
-        message = f"{reason} {excerpt(file.text[start:end])}{_more(len(spans_left))}"
+    remaining = list(spans)
+    if remaining:
+        start, end = remaining[0]
+        message = f"{reason} {excerpt(file.text[start:end])}{_more(len(remaining))}"
         yield file.at(start, message)
 
 

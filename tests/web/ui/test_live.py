@@ -26,10 +26,12 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
+from mcp_skills_server.web.ui import changes as ui_changes
+from mcp_skills_server.web.ui import revisions as ui_revisions
 from mcp_skills_server.web.ui.app import VIEWS, PagePart
-from mcp_skills_server.web.ui.pages import history, live
-from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
-from mcp_skills_server.web.ui.pages.live import Change, ChangeStream, Live
+from mcp_skills_server.web.ui.changes import Change, ChangeStream, Live
+from mcp_skills_server.web.ui.pages import live
+from mcp_skills_server.web.ui.revisions import Revisions, SkillRevision
 from mcp_skills_server.web.ui.session import Viewer
 from web.http_wire import Server, wait_until
 from web.ui.serving import get, make_context, page_serving, visible_text
@@ -157,8 +159,8 @@ async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest
 
 @pytest.mark.anyio
 async def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert live.HEARTBEAT_S == 30
-    monkeypatch.setattr(live, "HEARTBEAT_S", 0.01)
+    assert ui_changes.HEARTBEAT_S == 30
+    monkeypatch.setattr(ui_changes, "HEARTBEAT_S", 0.01)
     stream = await started_stream(Live(Streams()), ALL_SKILLS)
     assert [await anext(stream.lines) for _ in range(2)] == [":\n\n"] * 2
     await stream.lines.aclose()
@@ -270,11 +272,11 @@ def recorded_revisions(folder: Path, kept: str = "") -> Iterator[Callable[[str, 
         revisions.start()
         wait_until(lambda: not kept or kept in revisions._kept)
         yield revisions_of
-        wait_until(lambda: revisions._size == sum(map(history._size, [*revisions._kept.values()])))
+        wait_until(lambda: revisions._size == sum(map(ui_revisions._size, [*revisions._kept.values()])))
 
 
 def test_changed_files_without_kept_content_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_MAX_KEPT", 0)
+    monkeypatch.setattr(ui_revisions, "_MAX_KEPT", 0)
     write_skill(tmp_path / "a", body="one\n", old_md="x")
     write_skill(tmp_path / "a" / "inner")
     with recorded_revisions(tmp_path) as revisions_of:

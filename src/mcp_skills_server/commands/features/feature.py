@@ -58,7 +58,12 @@ class Server:
 
     def feature(self, kind: type[_F]) -> _F:
         """Return the feature of this class."""
-        return next(feature for feature in self.features if isinstance(feature, kind))
+        return feature_of(self.features, kind)
+
+
+def feature_of(features: Sequence[Feature], kind: type[_F]) -> _F:
+    """Return the feature of this class."""
+    return next(feature for feature in features if isinstance(feature, kind))
 
 
 class Feature(Options):

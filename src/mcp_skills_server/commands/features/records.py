@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,7 @@ from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Part, Routes
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.events import Events
     from mcp_skills_server.telemetry.metrics import Metrics
@@ -137,19 +138,30 @@ class UsageCounts(UsageOptions, Feature):
     _usage: Usage | None = None
     _stop: Callable[[], None] | None = None
 
-    def start(self, server: Server) -> None:
-        if self.usage is not None or server.over_http:
+    def open_store(self, registry: Registry, *, over_http: bool) -> Sequence[str]:
+        """Open the store if uses are counted, and return the paths of recently loaded skills.
+
+        Over HTTP no path is returned, because it would disclose what other people load.
+        """
+        if self.usage is not None or over_http:
             try:
                 self.store = store_at(self.usage)
             except (OSError, UsageError) as error:
                 if self.usage is not None:
                     raise
                 logger.warning("uses are not counted: %s", error)
-                return
+                return ()
         if self.store is None:
             if self.usage_questions:
                 hint = "give --usage sqlite:FILE too"
                 raise UsageError(f"--usage-questions keeps words beside counts; {hint}")
+            return ()
+        if over_http:
+            return ()
+        return self.store.recently_loaded(roots=[root.address for root in registry.roots])
+
+    def start(self, server: Server) -> None:
+        if self.store is None:
             return
         from mcp_skills_server.telemetry.usage import Usage
 
@@ -158,8 +170,6 @@ class UsageCounts(UsageOptions, Feature):
         self._usage = Usage(self.store, questions=self.usage_questions, roots=roots)
         registry.subscribe(self._usage.on_changes)
         self._stop = self._usage.start(server.runtime.events)
-        if not server.over_http:  # over HTTP this would disclose what other people load
-            server.runtime.briefing.prefer(self.store.recently_loaded(roots=roots))
 
     def stop(self) -> None:
         if self._stop is not None:

@@ -31,7 +31,10 @@ from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByM
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.runtime.settings import RuntimeSettings
     from mcp_skills_server.web.part import Part
 
 logger = logging.getLogger(__name__)
@@ -70,11 +73,17 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
             raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
         proposals = proposals_at(folder, [root.path for root in roots])
         server.settings = replace(server.settings, tools=self.tools, proposals=proposals)
-        server.runtime.settings = server.runtime.settings._replace(
+
+    def runtime_settings(self, recent: Sequence[str], *, over_http: bool) -> RuntimeSettings:
+        """Return the settings of the runtime; `recent` are the paths of skills used recently."""
+        from mcp_skills_server.runtime.settings import RuntimeSettings
+
+        return RuntimeSettings(
             max_loaded=self.max_loaded,
             overview_characters=self.catalog_chars,
-            local_root_dirs=self.local_paths and not server.over_http,
+            local_root_dirs=self.local_paths and not over_http,
             preferred_tags=self.prefer,
+            preferred_paths=recent,
             load_dependencies=self.load_dependencies,
         )
 

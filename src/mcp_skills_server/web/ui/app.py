@@ -33,6 +33,7 @@ from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.proposals.approval import UnwritableError
+from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
@@ -41,15 +42,10 @@ from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.part import REQUESTER, Part, requester
 from mcp_skills_server.web.settings import HttpSettings, UiSettings
-from mcp_skills_server.web.ui.context import (
-    BASE,
-    Context,
-    SharedContext,
-    base,
-    file_address,
-    prefix,
-    skill_address,
-)
+from mcp_skills_server.web.ui.activity import Activity
+from mcp_skills_server.web.ui.addresses import BASE, base, file_address, prefix, skill_address
+from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
+from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
     catalogue,
     history,
@@ -63,8 +59,10 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
 )
 from mcp_skills_server.web.ui.render import marked, plain, visible
+from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_own_page
 from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
+from mcp_skills_server.web.ui.usage import UsageReports
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
@@ -163,12 +161,12 @@ class PagePart(Part):
             _templates(),
             self._settings,
             http.site_states,
-            operation.UsageReports(self._ui.counts, [root.address for root in registry.roots]),
-            history.Revisions(registry),
+            UsageReports(self._ui.counts, [root.address for root in registry.roots]),
+            Revisions(registry),
             is_local=self._ui.secret_hash is not None,
             is_open=self._sessions.is_open,
-            live=live.Live(self._settings.streams),
-            activity=operation.Activity(),
+            live=Live(self._settings.streams),
+            activity=Activity(),
         )
         self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
         self._site.revisions.start()
@@ -225,10 +223,10 @@ class PagePart(Part):
 
     async def _shown(self, request: Request, viewer: Viewer, view: _PageView) -> Response:
         ctx = self._context(viewer.principal)
-        runtime = ctx.runtime
-        if not runtime.registry.loaded.is_set():
+        offering = ctx.offering
+        if not self._runtime.registry.loaded.is_set():
             if view.page is live.events:  # after another response a browser does not ask again
-                return Response(live.RETRY, media_type=live.TYPE)
+                return Response(RETRY, media_type=TYPE)
             response = _message(ctx, "The skills are still being read", 503)
             response.headers["refresh"] = "1"
             return response
@@ -239,7 +237,7 @@ class PagePart(Part):
 
         async def has_access() -> bool:
             now = await self._sessions.viewer(request, renew=False)
-            return now == viewer and self._runtime_of(viewer.principal) is runtime
+            return now == viewer and self._offering_of(viewer.principal) is offering
 
         open_ctx = replace(ctx, view_path=base() + view.path, has_access=has_access)
 
@@ -251,7 +249,7 @@ class PagePart(Part):
         who, client = viewer.principal, requester(request.scope).address
         with events.Request(events.PAGE, method, principal=who, address=client) as event:
             try:
-                return await retry_when_stale(runtime.skill_set, handler)
+                return await retry_when_stale(offering.skill_set, handler)
             except (HTTPException, RequestError) as error:
                 event.outcome = "refused"
                 return _refusal(ctx, error)
@@ -278,17 +276,18 @@ class PagePart(Part):
 
         return answer
 
-    def _runtime_of(self, principal: Principal | None) -> Runtime:
-        return self._runtime.restricted_to(self._views.of(principal))
+    def _offering_of(self, principal: Principal | None) -> Offering:
+        return self._runtime.offering(self._views.of(principal))
 
     def _context(self, principal: Principal | None) -> Context:
         """Return a viewer's context. Without a principal, others' activity needs a grant."""
-        runtime, admin = self._runtime_of(principal), self._views.is_admin(principal)
+        offering, admin = self._offering_of(principal), self._views.is_admin(principal)
         others = admin and (principal is not None or self._views.grants is not None)
         ctx = Context(
             self._site,
-            runtime,
-            View(runtime.skill_set),
+            self._runtime,
+            offering,
+            View(offering.skill_set),
             principal,
             is_admin=self._site.is_local or admin,
             sees_others=self._site.is_local or others,

@@ -32,7 +32,7 @@ from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.rates import count_failure
 from mcp_skills_server.web.refusals import RefusalError
-from mcp_skills_server.web.ui.context import BASE, base
+from mcp_skills_server.web.ui.addresses import BASE, base
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records

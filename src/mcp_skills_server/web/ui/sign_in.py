@@ -31,7 +31,7 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.oauth import fetch
 from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.policy import Policy
-from mcp_skills_server.web.ui.context import BASE, base
+from mcp_skills_server.web.ui.addresses import BASE, base
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_other_page, is_of_own_page
 
 if TYPE_CHECKING:

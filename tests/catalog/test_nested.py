@@ -131,12 +131,13 @@ def test_renamed_skill_md_of_a_withheld_skill_changes_nothing_for_others(
     tmp_path: Path, files: dict[str, str], change: Callable[[Path], object], granted: tuple[str, ...]
 ) -> None:
     registry = load_registry(write_files(tmp_path / "root", files))
-    filtered = views_of(registry, grant("token:ann", *granted)).of(ANN)
+    views = views_of(registry, grant("token:ann", *granted))
+    filtered = views.for_principal(ANN)
     before = filtered.snapshot
     change(tmp_path / "root")
     changes = registry.refresh()
     assert changes
-    assert not filtered.filter_changes(changes)
+    assert not views.visible_changes(changes, views.permissions(ANN))
     assert filtered.snapshot is before
     for place in before.skills:
         children = before.children(tuple(place.split("/")), Standing.VALID) or {}

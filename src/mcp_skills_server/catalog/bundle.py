@@ -138,7 +138,7 @@ class ScannedFiles:
         size, executable = file.size, file.is_executable
         made = SkillFile(self._root.index, file.location, size, digest, executable)
         known = self._known.get(file.location)
-        return known if known == made else made
+        return known if known is not None and known == made else made
 
     def _record(self, file: WalkedFile, taken: SkillFile) -> SkillFile:
         if taken.digest and file.is_settled:

@@ -102,7 +102,6 @@ class Registry(SkillReader):
         super().__init__(open_roots(roots), limits)
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
-        self.permissions = None  # no principal's part: all skills
         self._lock = threading.RLock()
         root_gate = None
         if gate is not None:
@@ -390,10 +389,6 @@ class Registry(SkillReader):
         return merged, shadowed
 
     # Problems
-
-    def filter_changes(self, changes: Changes) -> Changes:
-        """Return the changes unfiltered; the counterpart of `FilteredSkills.filter_changes`."""
-        return changes
 
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were alone, with those that another hides."""

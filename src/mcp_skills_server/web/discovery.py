@@ -269,7 +269,7 @@ class Discovery:
         partly = "published only by discovery 0.2.0"
         lines += [f"{path}: {partly}: {reason}" for path, reason in edition.left_out_0_1]
         new = [line for line in lines if line not in self._logged]
-        if self.publication.registry.permissions is None or len(self._logged) > _MAX_LOGGED:
+        if isinstance(self.publication.registry, Registry) or len(self._logged) > _MAX_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
         for path in new[:_LOGGED_AT_ONCE]:

@@ -15,12 +15,11 @@ import pytest
 from catalog.forest import Patch, consume_walk, load_registry, problem_codes, skill_md, skills, write_files
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SkillFile
 from tables import each_row
 
 
-def file_at(top: Path, location: str) -> SkillFile:
-    return disk.file_from(os.lstat(top / location), 0, location, time.time_ns())
+def file_at(top: Path, location: str) -> disk.WalkedFile:
+    return disk.file_from(os.lstat(top / location), location, time.time_ns())
 
 
 @pytest.mark.requirement("X-5")

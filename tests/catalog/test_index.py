@@ -105,7 +105,7 @@ def indexed(index: Index, registry: Registry) -> dict[str, Skill]:
     """Return the skills of the first root that the index holds, by directory."""
     found = index.skills(registry.roots[0], registry.limits)
     assert found is not None
-    return found
+    return {**found.skills}
 
 
 def test_restart_with_an_unchanged_tree_opens_no_file(top: Path, index: Index, read: list[str]) -> None:

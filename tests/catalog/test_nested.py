@@ -71,7 +71,7 @@ def test_link_in_a_served_skill_reads_nothing_of_the_refused_one_around_it(root:
     assert "in/core/note.txt" in load_registry(root).snapshot.skills["a"].files
     expected = sorted([*OUTER, "in/core/mine.txt"])
     assert files_of_outer(Registry([root], gate=Selection(exclude=["a/in"]))) == expected
-    granted = views_of(load_registry(root), grant("token:ann", "a", "a/in/core")).of(ANN)
+    granted = views_of(load_registry(root), grant("token:ann", "a", "a/in/core")).for_principal(ANN)
     assert sorted(granted.snapshot.skills["a"].files) == expected
 
 
@@ -146,7 +146,7 @@ def test_renamed_skill_md_of_a_withheld_skill_changes_nothing_for_others(
 
 def test_finding_of_a_limit_does_not_count_withheld_files(tmp_path: Path) -> None:
     registry = load_registry(write_files(tmp_path, FILES), limits=Limits(files=3))
-    (outer,) = views_of(registry, grant("token:ann", "a")).of(ANN).snapshot.skills.values()
+    (outer,) = views_of(registry, grant("token:ann", "a")).for_principal(ANN).snapshot.skills.values()
     (found,) = outer.findings
     assert found.code == "too-many-files"
     assert not any(character.isdigit() for character in found.message)

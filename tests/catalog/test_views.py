@@ -59,7 +59,7 @@ def test_unrestricted_view_has_the_snapshot_of_the_registry(folder: Path) -> Non
     assert views.grants is None
     with pytest.raises(ValueError, match="grants replace grants"):
         views.replace([grant("*", "**")])
-    assert views_of(registry, grant("*", "**")).of(None).snapshot is registry.snapshot
+    assert views_of(registry, grant("*", "**")).for_principal(None).snapshot is registry.snapshot
 
 
 def test_nested_skill_needs_a_grant_of_its_own(folder: Path) -> None:
@@ -78,7 +78,7 @@ def test_problem_in_a_withheld_nested_skill_is_hidden_from_outer_skill(folder: P
     (folder / "a" / "in" / "away").symlink_to("/etc")
     registry = load_registry(folder)
     assert any("in/away" in each.message for each in registry.snapshot.skills["a"].problems)
-    outer = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
+    outer = views_of(registry, grant("*", "a")).for_principal(None).snapshot.skills["a"]
     assert outer.problems == ()
     assert outer.standing is Standing.VALID
 
@@ -95,7 +95,7 @@ def test_link_into_a_withheld_nested_skill_is_not_served(tmp_path: Path, link: s
     (tmp_path / "a/in/chained").symlink_to("secret.txt")
     path.symlink_to(tmp_path / "a/in" / target)
     registry = load_registry(tmp_path)
-    found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
+    found = views_of(registry, grant("*", "a")).for_principal(None).snapshot.skills["a"]
     assert not [file for file in found.files.values() if file.location.startswith("a/in")]
     assert link not in registry.snapshot.skills["a"].files
     inner = registry.snapshot.skills["a/in"].files
@@ -124,11 +124,11 @@ def test_files_of_a_nested_skill_without_skill_md_stay_withheld(folder: Path, mo
     clock, registry = FakeClock(monkeypatch), load_registry(folder)
     registry.followed = True
     (folder / "a/link.txt").symlink_to("in/secret.txt")
-    ann = views_of(registry, grant("*", "a")).of(None)
+    ann = views_of(registry, grant("*", "a")).for_principal(None)
     (folder / "a/in/SKILL.md").unlink()
     registry.refresh([str(folder / "a/in/SKILL.md")])
     # a new view: `ann` must not build its snapshot during the grace period
-    now = views_of(registry, grant("*", "a")).of(None).snapshot
+    now = views_of(registry, grant("*", "a")).for_principal(None).snapshot
     assert "a/in" in registry.snapshot.skills
     assert sorted(now.skills["a"].files) == ["SKILL.md", "own.txt"]
     clock.now += QUIET_S

@@ -86,7 +86,7 @@ def test_help_has_a_valid_example_per_heading_and_every_option_and_variable(
     (tmp_path / "server.toml").touch()
     command = commands()[name]
     options = {word: each for each in command.params for word in (*each.opts, *each.secondary_opts)}
-    shown = command.get_help(click.Context(command))
+    shown = run(name, "--help-all").stdout
     usage, *groups, rest = re.split(r"^(?=\S.*:$)", shown, flags=re.MULTILINE)
     assert usage.startswith("Usage: ") and "Example" in usage
     for heading, example, *_ in map(str.splitlines, groups):
@@ -131,19 +131,6 @@ def test_bounds_and_defaults_of_options_match_the_golden_file() -> None:
     assert GOLDEN_OPTIONS.read_text(encoding="utf-8") == bounds_and_defaults()
 
 
-def test_serve_options_have_their_traits() -> None:
-    traits = {each.name: traits_of(each) for each in commands()["serve"].params}
-
-    def names_with(trait: str, value: object = True) -> set[str | None]:
-        return {name for name, each in traits.items() if getattr(each, trait) == value}
-
-    assert names_with("is_live") == {"token_file", "tokens", "log_level", "refresh"}
-    assert names_with("is_secret") == {"tokens", "refresh_secret", "redis_password"}
-    assert names_with("in_file", value=False) == {"config", "oauth_issuer", "oauth_audience", "oauth_resource"}
-    assert {*traits} - names_with("if_empty", value="") == {"token_file", "tokens", "oauth_issuer", "oauth_audience"}
-    assert {"port", "drain", "redis", "ui"} < names_with("is_http_only") and "tools" not in names_with("is_http_only")
-
-
 SCRIPTS_PAGE = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
 UNITS = {"": 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -162,7 +149,9 @@ def test_script_limits_match_their_documentation(command: str, option: str) -> N
     assert default(command, option) == int(found[1]) * UNITS[found[2] or ""]
 
 
-OWN_VARIABLES = {("context", "host"), ("validate", "watch"), ("plugin", "server"), ("install", "config")}
+OWN_VARIABLES = {
+    ("context", "host"), ("validate", "watch"), ("package", "server"), ("evaluate", "prompt"), ("install", "config"),
+}  # fmt: skip
 """Options that share only their name with one of `serve` or `acp`: the command is a part of their variable."""
 
 
@@ -187,13 +176,8 @@ def test_settings_of_a_server_do_not_set_options_with_another_meaning(tmp_path: 
     write_skill(tmp_path / "skills/a")
     (file := tmp_path / "server.toml").write_text('roots = ["skills"]\nhost = "0.0.0.0"\nwatch = true\nserver = true\n')
     output = tmp_path / "plugin"
-    for command in (["context"], ["validate"], ["plugin", "--output", output, "--name", "a"]):
+    for command in (["context"], ["validate"], ["package", "--output", output, "--name", "a"]):
         assert run(*command, "--config", file).returncode == 0
     assert not (output / "mcp.json").exists()
     shown = run("install", "codex", tmp_path / "skills", "--dry-run", MCP_SKILLS_CONFIG=str(file))
     assert shown.returncode == 0 and "server.toml" not in shown.stdout
-
-
-@each_row("command", ["push", "bundle", "plugin", "approve", "verify", "evaluate", "context", "run"])
-def test_commands_that_read_roots_take_a_configuration(command: str) -> None:
-    assert "config" in {each.name for each in commands()[command].params}

@@ -1,4 +1,4 @@
-"""`lock`, `outdated`, `update`, `diff` and `serve --lock`, with folders, archives and a site."""
+"""`lock`, `update`, `diff` and `serve --lock`, with folders, archives and a site."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import shutil
 import signal
 import sys
 import tarfile
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from commands.calls import exit_code, invoke, refusal
+from commands.calls import exit_code, invoke, names_served, opened, refusal
 from mcp_skills_server.provenance.lock import read
 from sources.fetching import listed_names
 from sources.hostile import mcp_server
 from sources.publishers import skill_md
 from tables import each_row
 from web.http_wire import http_serving
-from wire import Wire, serving, write_skill
+from wire import serving, write_skill
 
 
 @pytest.fixture
@@ -47,14 +46,9 @@ def change_skill(team: Path, name: str = "refunds") -> None:
     write_skill(team / "skills" / name, description="Says something else.", body="See https://new.example/x\n")
 
 
-def serving_locked(team: Path, *options: str | Path) -> AbstractContextManager[Wire]:
-    return serving("--lock", team / "skills.lock", *options)
-
-
 def names_served_frozen(team: Path, *options: str | Path) -> list[str]:
-    """Return the names of the skills of a server with `--lock --frozen`."""
-    with serving_locked(team, "--frozen", *options) as wire:
-        return listed_names(wire)
+    """Return the names of the skills that `serve --lock --frozen` lists."""
+    return names_served("--lock", team / "skills.lock", "--frozen", *options)
 
 
 def test_lock_names_sources_and_skills_and_is_reproducible(team: Path) -> None:
@@ -70,10 +64,10 @@ def test_relative_paths_start_at_the_lock_files_folder(team: Path, monkeypatch: 
     (team / "deploy").mkdir()
     assert exit_code(run("lock", "skills", "--output", "deploy/skills.lock")) == 0
     assert read(team / "deploy" / "skills.lock")[0].given == "../skills"
-    assert exit_code(run("outdated", "--lock", "deploy/skills.lock")) == 0
+    assert exit_code(run("update", "--check", "--lock", "deploy/skills.lock")) == 0
     assert exit_code(run("lock", str(team / "skills"))) == 0 and read(team / "skills.lock")[0].given == f"{team}/skills"
     monkeypatch.chdir(team / "deploy")
-    assert exit_code(run("outdated")) == 0
+    assert exit_code(run("update", "--check")) == 0
 
 
 def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> None:
@@ -91,25 +85,26 @@ def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> No
     assert [*read(team / "skills.lock")[0].skills] == ["refunds"]
 
 
-def test_outdated_lists_changes_and_update_accepts_them(team: Path) -> None:
+def test_check_lists_changes_and_update_accepts_them(team: Path) -> None:
     run("lock", "skills")
-    done = run("outdated")
+    done = run("update", "--check")
     assert (exit_code(done), done.stdout) == (0, "")
     assert done.stderr == "mcp-skills-server: nothing is new: the skills match skills.lock\n"
-    done = run("outdated", "--format", "json")
+    done = run("update", "--check", "--format", "json")
     assert (exit_code(done), done.stderr, len(json.loads(done.stdout))) == (0, "", 1)
     before = (team / "skills.lock").read_bytes()
     change_skill(team)
     write_skill(team / "skills" / "new")
     shutil.rmtree(team / "skills" / "greetings")
-    done = run("outdated")
+    done = run("update", "--check")
     assert exit_code(done) == 1
-    assert done.stdout.splitlines() == ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
+    changes = ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
+    assert done.stdout.splitlines() == changes
     kinds = {"changed": ["refunds"], "added": ["new"], "removed": ["greetings"]}
-    done = run("outdated", "--format", "json")
+    done = run("update", "--check", "--format", "json")
     assert (exit_code(done), json.loads(done.stdout)) == (1, [{"from": "skills", "locked": "", "newest": "", **kinds}])
     assert (team / "skills.lock").read_bytes() == before
-    assert run("update").stdout == "removed  greetings\nadded    new\nchanged  refunds\n"
+    assert run("update").stdout.splitlines() == changes
     assert sorted(read(team / "skills.lock")[0].skills) == ["new", "refunds"]
 
 
@@ -119,14 +114,17 @@ def test_update_accepts_all_changes_or_the_named_ones(team: Path) -> None:
     change_skill(team)
     change_skill(team, "greetings")
     assert "no such source or skill" in refused("update", "refnds")
-    assert run("update", "refunds").stdout == "changed  refunds\n"
+    done = run("update", "--check", "refunds")
+    assert (exit_code(done), done.stdout) == (1, "skills:\n  changed  refunds\n")
+    assert read(team / "skills.lock")[0].skills == old
+    assert run("update", "refunds").stdout == "skills:\n  changed  refunds\n"
     new = read(team / "skills.lock")[0].skills
     assert new["greetings"] == old["greetings"]
     assert new["refunds"] != old["refunds"]
     done = run("update", "refunds")
     assert (done.stdout, done.stderr.count("\n")) == ("", 1) and "nothing of refunds is new: " in done.stderr
     done = run("update", "skills")
-    assert (done.stdout, done.stderr) == ("changed  greetings\n", "")
+    assert (done.stdout, done.stderr) == ("skills:\n  changed  greetings\n", "")
     done = run("update")
     assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
 
@@ -139,13 +137,13 @@ def test_update_takes_the_name_of_a_nested_skill(team: Path) -> None:
     for path in paths:
         write_skill(team / "deep" / path, body="New.\n")
     shutil.rmtree(team / "deep/acme/gone")
-    assert run("update", "refunds").stdout == "changed  acme/billing/refunds\n"
-    assert run("update", "gone").stdout == "removed  acme/gone\n"
+    assert run("update", "refunds").stdout == "deep:\n  changed  acme/billing/refunds\n"
+    assert run("update", "gone").stdout == "deep:\n  removed  acme/gone\n"
     assert refused("update", "twin") == "twin: several skills have this name; write one/twin or two/twin"
     for name in ("unds", "billing", "deep/twin", ""):
         assert "no such source or skill" in refused("update", name)
-    assert run("update", "two/twin").stdout == "changed  two/twin\n"
-    assert run("update", "deep").stdout == "changed  one/twin\nchanged  twin/three\n"
+    assert run("update", "two/twin").stdout == "deep:\n  changed  two/twin\n"
+    assert run("update", "deep").stdout == "deep:\n  changed  one/twin\n  changed  twin/three\n"
 
 
 def test_diff_of_two_roots_shows_summary_before_lines(team: Path) -> None:
@@ -194,12 +192,13 @@ def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> No
     assert exit_code(done) == 0
     assert "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
     assert [sorted(each.skills) for each in read(team / "skills.lock")] == [["greetings", "refunds"], ["extra"]]
-    for command in (["outdated"], ["diff", "--lock", "skills.lock"]):
+    for command in (["update", "--check"], ["diff", "--lock", "skills.lock"]):
         done = run(*command)
         assert (exit_code(done), done.stdout) == (0, "")
     assert names_served_frozen(team) == names
     shutil.rmtree(team / "skills" / "refunds")  # which uncovers more/refunds
-    assert run("outdated").stdout.splitlines() == ["skills:", "  removed  refunds", "more:", "  added    refunds"]
+    changes = ["skills:", "  removed  refunds", "more:", "  added    refunds"]
+    assert run("update", "--check").stdout.splitlines() == changes
     assert exit_code(run("update")) == 0 and names_served_frozen(team) == names
     write_skill(team / "skills" / "refunds")
     assert "left out: refunds of more" in run("update", "skills").stderr and names_served_frozen(team) == names
@@ -211,10 +210,10 @@ def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
     options = ["--config", "conf/skills.toml"]
     assert exit_code(run("lock", "--output", "conf/locked.toml", *options)) == 0
     assert [each.given for each in read(team / "conf" / "locked.toml")] == ["../skills"]
-    assert exit_code(run("outdated", *options)) == 0
+    assert exit_code(run("update", "--check", *options)) == 0
     change_skill(team)
     for command, output in (
-        ("outdated", "changed  refunds"),
+        ("update --check", "changed  refunds"),
         ("diff", "refunds: changed"),
         ("list", "refunds"),
         ("validate", "2 skills"),
@@ -223,21 +222,19 @@ def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
     ):
         assert output in run(*command.split(), *options).stdout, command
     assert exit_code(run("publish", "--output", "public", *options)) == 0
-    with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
-        assert listed_names(wire) == ["greetings", "refunds"]
+    assert names_served("--config", team / "conf" / "skills.toml", "--frozen") == ["greetings", "refunds"]
 
 
-def test_server_serves_only_locked_skills_and_logs_the_others(team: Path) -> None:
+def test_only_locked_skills_are_served_and_the_others_reported(team: Path) -> None:
     run("lock", "skills")
     write_skill(team / "skills" / "new")
-    with serving_locked(team, "--frozen") as wire:
-        assert listed_names(wire) == ["greetings", "refunds"]
-        wire.wait_for_log(b"serving 2 skills")
-        wire.wait_for_log(b"the lock file does not name this skill")
+    with opened("--lock", "skills.lock", "--frozen", "--no-watch") as registry:
+        assert [*registry.snapshot.skills] == ["greetings", "refunds"]
+        assert "the lock file does not name this skill" in str(registry.snapshot.problems)
         change_skill(team)
-        wire.until("notifications/skills/list_changed")
-        assert listed_names(wire) == ["greetings"]
-        wire.wait_for_log(b"its files are not those that the lock file names")
+        registry.refresh()
+        assert [*registry.snapshot.skills] == ["greetings"]
+        assert "its files are not those that the lock file names" in str(registry.snapshot.problems)
     message = refused("serve", "--lock", "skills.lock", "--frozen")
     assert "refunds cannot be served: its files are not those that the lock file names" in message
 
@@ -246,11 +243,11 @@ def test_server_serves_only_locked_skills_and_logs_the_others(team: Path) -> Non
 def test_running_server_reloads_its_lock_file(team: Path) -> None:
     write_skill(team / "more" / "extra")
     run("lock", "skills")
-    with serving_locked(team) as wire:
+    with serving("--lock", team / "skills.lock") as wire:
         change_skill(team)
         shutil.rmtree(team / "skills" / "greetings")
         write_skill(team / "skills" / "new")
-        assert run("update").stdout.count("\n") == 3
+        assert run("update").stdout.count("\n") == 4
         wire.wait_for_log(b"skills.lock was reloaded; it names 2 skills")
         descriptions = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
         assert descriptions.keys() == {"new", "refunds"}
@@ -292,11 +289,10 @@ def test_changed_skill_of_replaced_archive_is_not_served(team: Path) -> None:
     before = read(team / "skills.lock")[0].revision
     change_skill(team)
     pack()
-    moved, changed = run("outdated").stdout.splitlines()
+    moved, changed = run("update", "--check").stdout.splitlines()
     assert len(before) == 64 and changed == "  changed  skills/refunds"
     assert moved.startswith(f"skills.tar.gz: {before[:12]} -> ") and len(moved) == len("skills.tar.gz: ") + 28
-    with serving_locked(team) as wire:
-        assert listed_names(wire) == ["greetings"]
+    assert names_served("--lock", "skills.lock") == ["greetings"]
 
 
 def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) -> None:
@@ -307,10 +303,10 @@ def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) 
         assert names_served_frozen(team, *options) == ["greetings", "refunds"]
         change_skill(team)
         shutil.rmtree(team / "skills" / "greetings")
-        done = run("outdated")
+        done = run("update", "--check")
         for _ in range(200):  # until the site serves the change
             if not exit_code(done):
-                done = run("outdated")
+                done = run("update", "--check")
         assert "changed  refunds" in done.stdout
         assert names_served_frozen(team, *options) == ["greetings", "refunds"]
         assert exit_code(run("update")) == 0
@@ -323,11 +319,11 @@ def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) 
 @each_row(
     ("root", "names"),
     [
-        ("mcp+stdio:touch ran", ["outdated"]),
+        ("mcp+stdio:touch ran", ["update", "--check"]),
         ("mcp+stdio:touch ran", ["update"]),
         ("mcp+stdio:touch ran", ["diff", "--lock", "skills.lock"]),
         ("mcp+stdio:touch ran", ["serve", "--lock", "skills.lock", "--frozen"]),
-        ("./x/../mcp+stdio:touch ran", ["outdated"]),  # a path until it is normalized
+        ("./x/../mcp+stdio:touch ran", ["update", "--check"]),  # a path until it is normalized
     ],
 )
 def test_command_of_a_lock_file_is_not_started(team: Path, root: str, names: list[str]) -> None:
@@ -340,7 +336,8 @@ def test_command_of_a_lock_file_is_not_started(team: Path, root: str, names: lis
 def test_command_of_the_command_line_is_served_as_locked(team: Path) -> None:
     given = mcp_server(team, {"good": {"SKILL.md": skill_md("good")}})
     assert exit_code(run("lock", given)) == 0
-    with serving_locked(team, "--cache-dir", team / "cache", "--first-load", "60", given) as wire:
+    options = ("--lock", team / "skills.lock", "--cache-dir", team / "cache", "--first-load", "60")
+    with serving(*options, given) as wire:
         assert listed_names(wire) == ["good"]
 
 

@@ -7,29 +7,31 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import pytest
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quota import Quotas
-from mcp_skills_server.access.tokens import Token, Tokens, read_token_file
+from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands import reloading
 from mcp_skills_server.commands.config_file import command_named
+from mcp_skills_server.commands.features.feature import HttpServices
+from mcp_skills_server.commands.features.replicas import SharedState
 from mcp_skills_server.commands.opening import OpenedRoots, make_views
 from mcp_skills_server.commands.options import warn_of_unknown_variables
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web.front import FrontSettings
+from mcp_skills_server.web.open_responses import OpenResponses
+from mcp_skills_server.web.policy import make_policy
 from tables import each_row
 from web.http_wire import HELLO, HttpClient, Server, Stream, http_serving
 from wire import write_skill
@@ -106,21 +108,20 @@ def test_token_reload_disconnects_only_clients_of_removed_tokens(tmp_path: Path,
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
-@pytest.mark.parametrize("name", ["tokens", "c.toml"])
-def test_fifo_in_place_of_a_file_does_not_stop_reloading(config: Path, name: str) -> None:
+def test_fifo_in_place_of_a_file_does_not_stop_reloading(config: Path) -> None:
     tokens = config.with_name("tokens")
     replace(tokens, f"a={OLD}\nb={OTHER}\n")
     with http_serving("--config", config) as server:
-        path = config.with_name(name)
-        text = path.read_text()
-        fifo = config.with_name("fifo")
-        os.mkfifo(fifo)
-        os.replace(fifo, path)
-        send_hangup(server)
-        server.wait_for_log("not a regular file")
-        replace(path, text)
-        send_hangup(server)
-        server.wait_for_log("valid again")
+        for times, path in enumerate((tokens, config), 1):
+            text = path.read_text()
+            fifo = config.with_name("fifo")
+            os.mkfifo(fifo)
+            os.replace(fifo, path)
+            send_hangup(server)
+            server.wait_for_log("not a regular file", times)
+            replace(path, text)
+            send_hangup(server)
+            server.wait_for_log("valid again", times)
         replace(tokens, f"b={OTHER}\n")
         send_hangup(server)
         server.wait_for_log("the tokens were reloaded; there are 1 of them")
@@ -210,13 +211,19 @@ class Reloading:
     views: Views
 
 
-def make_reloading(config: Path) -> Reloading:
+def services_of(tokens: Tokens, responses: OpenResponses | None = None) -> HttpServices:
+    policy = make_policy("127.0.0.1", (), (), tokens)
+    front = FrontSettings(policy, responses=responses or OpenResponses())
+    return HttpServices(front, tokens, SharedState(poll_sources=int))
+
+
+def make_reloading(config: Path, responses: OpenResponses | None = None) -> Reloading:
     context = serve.make_context("serve", ["--config", str(config)])
     tokens = Tokens(read_token_file(context.params["token_file"]).require_valid())
     registry = Registry([config.parent / "skills"])
     views = make_views(registry, context.params["config"], local=False)
-    quotas = Quotas(context.params["config"].quotas)
-    reloader = Reloader(context, views, OpenedRoots(registry, None), tokens, quotas)
+    http = services_of(tokens, responses)
+    reloader = Reloader(context, views, OpenedRoots(registry, None), http)
     return Reloading(reloader, tokens, views)
 
 
@@ -251,7 +258,6 @@ def test_tokens_and_grants_are_replaced_atomically(config: Path) -> None:
     tokens_file = config.with_name("tokens")
     replace(tokens_file, f"a={OLD} groups=y\n")
     replace(config, TEXT + GRANT.replace("*'", "group:x'", 1))
-    reloading = make_reloading(config)
     member = Principal("token", "b", groups=frozenset("x"))
     # Groups of the token, and True if a member of group x has the view of everyone.
     states: list[tuple[set[str], bool]] = []
@@ -262,12 +268,13 @@ def test_tokens_and_grants_are_replaced_atomically(config: Path) -> None:
     def record_state() -> None:
         states.append((groups(), reloading.views.for_principal(member) is reloading.views.for_principal(None)))
 
-    def record_around(swap: Callable[[], object]) -> None:
-        record_state()
-        swap()
-        record_state()
+    class Recording(OpenResponses):
+        def between_requests(self, work: Callable[[], object]) -> None:
+            record_state()
+            work()
+            record_state()
 
-    reloading.tokens.between_requests = record_around
+    reloading = make_reloading(config, Recording())
     reloading.views.on_replaced(lambda _before, _now: states.append((groups(), False)))
     replace(tokens_file, f"a={OLD} groups=x\n")
     replace(config, TEXT + GRANT.replace("**", "open/*"))
@@ -318,32 +325,6 @@ def test_grants_that_return_to_the_file_are_in_force(config: Path, caplog: pytes
     assert caplog.messages == [f"{config}: grant: this takes effect at the next start"]  # of the file without them
 
 
-def test_grants_of_a_server_without_them_wait_for_the_next_start(
-    config: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    replace(config, TEXT)
-    reloading = make_reloading(config)
-    for text in (GRANT, GRANT.replace("**", "open/*")):
-        replace(config, TEXT + text)
-        reloading.reloader.reload()
-        assert reloading.views.permissions(None) is None
-    assert caplog.messages == [f"{config}: grant: this takes effect at the next start"] * 2
-
-
-def test_tokens_that_expire_soon_are_named_and_state_is_one_line(
-    config: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    reloader = make_reloading(config).reloader
-    soon = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat(timespec="seconds")
-    replace(config.with_name("tokens"), f"a={NEW} expires={soon}\n")
-    reloader.reload()
-    assert "tokens expire soon: a (" in caplog.text
-    assert re.fullmatch(r"configuration: read at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", reloader.state())
-    registry = Registry([config.parent / "skills"])
-    context = serve.make_context("serve", [str(config.parent)])
-    assert Reloader(context, Views(registry), OpenedRoots(registry, None)).state() == ""
-
-
 def test_lock_file_whose_source_is_unreachable_is_retried(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -371,32 +352,11 @@ def test_lock_file_whose_source_is_unreachable_is_retried(
     assert caplog.messages == ["it is unreachable", "the files are valid again, and fully in force"]
 
 
-def test_changed_tokens_do_not_wait_for_a_retry_of_the_lock_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make_reloading(config)
-    answers = ["it is unreachable"]
-    at_retry: list[list[Token]] = []
-
-    def relock(_: OpenedRoots) -> str:
-        if answers:
-            return answers.pop()
-        at_retry.append([*made.tokens])
-        raise SystemExit  # ends `_follow`
-
-    monkeypatch.setattr(OpenedRoots, "relock", relock)
-    monkeypatch.setattr(reloading, "_RETRY_S", 0.0)
-    monkeypatch.setattr(reloading, "_POLL_S", 0.01)
-    made.reloader.reload()
-    replace(config.with_name("tokens"), f"a={NEW}\n")
-    with pytest.raises(SystemExit):
-        made.reloader._follow()
-    assert at_retry == [read_token_file(str(config.with_name("tokens"))).require_valid()]
-
-
 def test_reload_does_not_turn_tokens_on(config: Path) -> None:
     replace(config, "roots = ['skills']\n")
     registry = Registry([config.parent / "skills"])
     context = serve.make_context("serve", ["--config", str(config)])
-    reloader = Reloader(context, Views(registry), OpenedRoots(registry, None), Tokens([]))
+    reloader = Reloader(context, Views(registry), OpenedRoots(registry, None), services_of(Tokens([])))
     reloader.reload()
     assert reloader.refused == ""
     replace(config, TEXT)

@@ -14,16 +14,20 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from mcp_skills_server.access.grants import EVERYBODY, names_of
+from mcp_skills_server.access.grants import EVERYBODY, WHO, names_of, read_who
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.errors import REPEATS, RequestError
+from mcp_skills_server.model import keys
+from mcp_skills_server.model.keys import ContradictionError, Key, Table
 
 logger = logging.getLogger(__name__)
 
 MAX_OWNERS: Final = 100_000
-DEFAULTS: Final[Mapping[str, int]] = {"failed-authentications-per-minute": 60}
+_RATE: Final = keys.number(1, 1_000_000, is_whole=True)
+_FAILURES: Final = "failed-authentications-per-minute"
+DEFAULTS: Final[Mapping[str, int]] = {_FAILURES: 60}
 """Limits without configuration. Another quota is unlimited, or a default share of all."""
 _IPV6_NETWORK: Final = 64
 """The prefix length of an IPv6 network that one client controls."""
@@ -138,11 +142,35 @@ class Rate:
         return 0.0
 
 
-class QuotaTable(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QuotaTable:
     """A table `[[quota]]`: limits by key, of the principals in `who` or, without it, of all."""
 
     who: tuple[str, ...]  # as in a grant
     limits: Mapping[str, int]
+    TABLE: ClassVar = Table(
+        {
+            "who": Key(WHO, read_who),
+            "requests-per-minute": _RATE,
+            _FAILURES: _RATE,
+            **dict.fromkeys(
+                ("sessions", "streams", "unread-bytes", "runtime-sessions", "blob-bytes", "runs"),
+                keys.number(1, 1 << 40, is_whole=True),
+            ),
+        },
+        "write a table [quota] with keys such as requests-per-minute = 600",
+    )
+
+    @classmethod
+    def from_table(cls, values: Mapping[str, Any]) -> QuotaTable:
+        """Return the limits of a table with these values, or raise ContradictionError."""
+        limits = dict(values)
+        table = cls(limits.pop("who", ()), limits)
+        if table.who and _FAILURES in limits:
+            what = "this counts clients that did not prove who they are"
+            hint = "put it into a table [[quota]] without who"
+            raise ContradictionError(_FAILURES, what, hint)
+        return table
 
 
 class Quotas:

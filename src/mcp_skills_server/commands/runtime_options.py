@@ -158,6 +158,18 @@ def _secrets(pairs: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
     return out
 
 
+def _interpreters(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the programs of `--interpreter` by extension."""
+    programs: dict[str, str] = {}
+    for pair in pairs:
+        extension, equals, program = pair.partition("=")
+        if not equals or not program or not extension.startswith("."):
+            hint = "write .EXT=PROGRAM, such as .py=/opt/venv/bin/python"
+            raise UsageError(f"--interpreter {pair}: {hint}")
+        programs[extension.lower()] = program
+    return programs
+
+
 def script_settings(
     options: RuntimeOptions,
     *,
@@ -189,13 +201,6 @@ def script_settings(
         return None
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
-    interpreters: dict[str, str] = {}
-    for given in options.interpreters:
-        extension, equals, program = given.partition("=")
-        if not equals or not program or not extension.startswith("."):
-            hint = "write .EXT=PROGRAM, such as .py=/opt/venv/bin/python"
-            raise UsageError(f"--interpreter {given}: {hint}")
-        interpreters[extension.lower()] = program
     return ScriptSettings(
         timeout_s=options.script_timeout,
         max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
@@ -208,7 +213,7 @@ def script_settings(
         network_of=tuple(map(_reference, options.script_network_of)),
         secrets=_secrets(options.script_secrets),
         folders=options.script_folders,
-        interpreters=interpreters,
+        interpreters=_interpreters(options.interpreters),
         env=options.script_env,
         origins=options.script_origins,
         approvals=options.approvals,
@@ -218,8 +223,6 @@ def script_settings(
 
 class ScriptsFeature(RuntimeOptions, Feature):
     """The scripts of skills, which sessions run."""
-
-    only_http = False
 
     def script_settings(
         self, roots: Mapping[str, bool], *, over_http: bool
@@ -244,8 +247,6 @@ class EmbeddingOptions(
 
 class SearchByMeaning(EmbeddingOptions, Feature):
     """The feature of semantic search. The first scan loads the model."""
-
-    only_http = False
 
     def start_embeddings(self, registry: Registry, cache_dir: str | None) -> Embeddings | None:
         """Start the semantic search; None if it is off.

@@ -107,10 +107,7 @@ def attach(
         TypeError: the server's type is unsupported, or `registry` is not a Registry.
         UsageError: the server already has skills.
     """
-    given = cast("object", registry)
-    if not isinstance(given, Registry):
-        roots = [*cast("list[object]", given)] if isinstance(given, list | tuple) else [given]
-        raise TypeError(f"attach() takes a Registry; write attach(server, Registry({roots!r}))")
+    _check_registry(registry)
     lowlevel = _lowlevel(server)
     if lowlevel in _ATTACHED:
         raise UsageError(
@@ -121,21 +118,39 @@ def attach(
     watcher = watch or None
     if watcher is True:
         watcher = Watcher(registry)
+    listening = lowlevel.get_request_handler(_LISTEN)
     attachment = Attachment(
-        registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views
+        registry,
+        settings or Settings(),
+        watcher,
+        runtime,
+        sessions=sessions,
+        views=views,
+        relays=listening is not None and isinstance(listening.handler, ListenHandler),
     )
     merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
     merged.add_handlers()
     lowlevel.middleware.extend((partial(sdk.record_event, attachment), merged.middleware))
-    inner = lowlevel.lifespan
+    _extend_lifespan(lowlevel, attachment)
+    return attachment
+
+
+def _check_registry(given: object) -> None:
+    if not isinstance(given, Registry):
+        roots = [*cast("list[object]", given)] if isinstance(given, list | tuple) else [given]
+        raise TypeError(f"attach() takes a Registry; write attach(server, Registry({roots!r}))")
+
+
+def _extend_lifespan(server: Server[Any], attachment: Attachment) -> None:
+    """Run the attachment for as long as the server runs."""
+    inner = server.lifespan
 
     @asynccontextmanager
-    async def lifespan(of: Server[Any]) -> AsyncGenerator[Any]:
-        async with inner(of) as state, attachment.running():
+    async def lifespan(running: Server[Any]) -> AsyncGenerator[Any]:
+        async with inner(running) as state, attachment.running():
             yield state
 
-    lowlevel.lifespan = cast("Callable[[Server[Any]], AbstractAsyncContextManager[Any]]", lifespan)
-    return attachment
+    server.lifespan = cast("Callable[[Server[Any]], AbstractAsyncContextManager[Any]]", lifespan)
 
 
 def _lowlevel(server: object) -> Server[Any]:
@@ -195,9 +210,6 @@ class MergedHandlers:
             else:
                 self._add(method, types.RequestParams, handler)
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
-        listening = self._theirs[_LISTEN]
-        if listening is not None and isinstance(listening.handler, ListenHandler):
-            self._attachment.notifier.relays = True
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add capabilities unknown to the SDK to handshakes, and register initialized clients."""

@@ -332,8 +332,7 @@ class Usage:
 
     def start(self, events: Events) -> Callable[[], None]:
         """Subscribe to the events of a server; return a function that flushes and stops."""
-        events.keeps_questions = self._keeps_questions
-        end = events.subscribe(self.record)
+        end = events.subscribe(self.record, questions=self._keeps_questions)
         work = partial(self._flush_periodically, end)
         thread = threading.Thread(target=work, name="skills-usage", daemon=True)
         thread.start()

@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mcp_skills_server.access.oauth import WELL_KNOWN, ResourceServer
 from mcp_skills_server.sources.http import Hop, HttpClient
 from mcp_skills_server.sources.source import Bounds
 from mcp_skills_server.web.part import Part
-from mcp_skills_server.web.settings import HttpSettings
 
 _MAX_AGE_S: Final = 300
 _MAX_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 5.0
 
 
-class ResourceMetadata(Part):
-    """Routes of the metadata: the well-known path, and below it the endpoint and the resource."""
+def metadata_part(server: ResourceServer) -> Part:
+    """Return the metadata: at the well-known path, and below it of the endpoint and resource."""
 
-    def __init__(self, server: ResourceServer) -> None:
-        self._server = server
-        self._paths = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", urlsplit(server.metadata_url).path}
+    async def answer(_: Request) -> JSONResponse:
+        headers = {"Cache-Control": f"public, max-age={_MAX_AGE_S}"}
+        return JSONResponse(server.metadata, headers=headers)
 
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Exempt the metadata from tokens."""
-        policy = http.policy
-        return replace(http, policy=replace(policy, open_at=policy.open_at | self._paths))
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:  # noqa: ARG002
-        """Return the routes of the metadata."""
-        return [Route(path, self._answer, methods=["GET"]) for path in sorted(self._paths)]
-
-    async def _answer(self, _: Request) -> JSONResponse:
-        return JSONResponse(
-            self._server.metadata, headers={"Cache-Control": f"public, max-age={_MAX_AGE_S}"}
-        )
+    paths = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", urlsplit(server.metadata_url).path}
+    routes = [Route(path, answer, methods=["GET"]) for path in sorted(paths)]
+    return Part(routes, open_at=frozenset(paths))
 
 
 async def fetch(url: str, form: bytes | None = None) -> tuple[int, bytes]:

@@ -1,17 +1,16 @@
-"""A part of the HTTP application: settings, routes, background tasks, and who sent a request."""
+"""A part of the HTTP application: open paths, routes, background tasks; who sent a request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_skills_server.access.quota import LOCAL_REQUESTER, Requester
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
-
-    from mcp_skills_server.web.settings import HttpSettings
 
 
 REQUESTER: Final = "mcp_skills_server.requester"
@@ -23,34 +22,17 @@ def requester(scope: Mapping[str, Any]) -> Requester:
     return scope.get(REQUESTER, LOCAL_REQUESTER)
 
 
+def _end_no_stream() -> None:
+    """Do nothing, for a part without streams."""
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the application. Subclasses override the methods that they need.
+    """A part of the application: what it opens, and what runs while the application does."""
 
-    `routes` is called once every part has configured the settings.
-    """
-
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Return the settings with this part's changes, such as paths that take no token."""
-        return http
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:  # noqa: ARG002
-        """Return the routes."""
-        return ()
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that is entered while the application runs."""
-        return nullcontext()
-
-    def end_streams(self) -> None:
-        """End every open stream on shutdown."""
-
-
-class Routes(Part):
-    """A part with routes only."""
-
-    def __init__(self, make: Callable[[HttpSettings], Sequence[BaseRoute]]) -> None:
-        self._make = make
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes."""
-        return self._make(http)
+    routes: Sequence[BaseRoute]
+    open_at: frozenset[str] = frozenset()  # paths that need no token
+    open_below: tuple[str, ...] = ()  # prefixes of such paths
+    page: str | None = None  # prefix of the page, which authenticates viewers itself
+    running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    end_streams: Callable[[], None] = _end_no_stream  # at shutdown

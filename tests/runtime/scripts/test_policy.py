@@ -114,7 +114,8 @@ def test_refusal_is_logged_once_with_the_command(mirror: Mirror, caplog: pytest.
         with pytest.raises(RunRefusedError):
             rights(policy, mirror.skill)
     (line,) = caplog.messages
-    assert f"thing was never approved, and its scripts are not run; mcp-skills-server approve {SITE} thing" in line
+    command = f"mcp-skills-server scripts approve {SITE} thing"
+    assert f"thing was never approved, and its scripts are not run; {command}" in line
 
 
 def test_unused_approvals_file_is_logged(mirror: Mirror, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,8 +28,9 @@ from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.access.tokens import read_tokens
 from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.ui import session
+from mcp_skills_server.web.ui.issuer_flow import Flow, SignInError
 from mcp_skills_server.web.ui.session import PageSessions, Viewer
-from mcp_skills_server.web.ui.sign_in import Flow, SignInError, form_of
+from mcp_skills_server.web.ui.sign_in import form_of
 from shared.redis_servers import redis_server
 from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
@@ -181,7 +182,7 @@ def test_wrong_bearer_tokens_at_any_endpoint_of_the_page_are_limited_and_audited
 
 def test_session_ends_on_token_expiry_idle_timeout_and_eviction() -> None:
     policy = make_policy("127.0.0.1", (), (), read_tokens(f"laptop={SECRET}", "x").require_valid())
-    sessions = PageSessions(policy, None, Quotas(), None)
+    sessions = PageSessions(policy, Quotas())
 
     async def request_of_new_session(seconds: float = 600) -> Request:
         """Begin a session by a token that expires in `seconds`. Return a request with its cookie."""

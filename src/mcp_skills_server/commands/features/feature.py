@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.fields import Options
 from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.quota import Quotas
-    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.commands.opening import OpenedRoots
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 _F = TypeVar("_F")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Server:
-    """The parts of a server, on which its features build."""
+    """The services of a server, on which its features build."""
 
     options: ServeOptions
     """The options that belong to no feature."""
@@ -44,21 +43,25 @@ class Server:
     watcher: Watcher | None
     """The watcher of the folders; None without `--watch`."""
     views: Views
-    quotas: Quotas
-    reloader: Reloader | None = None
-    """Follows the configuration, the tokens and the lock file; None until these are read."""
-    tokens: Tokens | None = None
-    """The bearer tokens of HTTP clients; None until they are read."""
+    reloader: Reloader
+    """Follows the configuration, the tokens and the lock file."""
+    http: HttpServices | None
+    """What only a server over HTTP has."""
     load: Load = field(default_factory=Load)
 
     @property
     def over_http(self) -> bool:
         """Return True over HTTP, False over stdio."""
-        return self.options.transport == "http"
+        return self.http is not None
 
     def feature(self, kind: type[_F]) -> _F:
         """Return the feature of this class."""
         return feature_of(self.features, kind)
+
+    def states(self) -> list[str]:
+        """Return a line on the state of each dependency beside the roots."""
+        lines = [self.reloader.state(), *(feature.state() for feature in self.features)]
+        return [line for line in lines if line]
 
 
 def feature_of(features: Sequence[Feature], kind: type[_F]) -> _F:
@@ -69,9 +72,6 @@ def feature_of(features: Sequence[Feature], kind: type[_F]) -> _F:
 class Feature(Options):
     """An optional part of the server, with its options; it adds only what it overrides."""
 
-    only_http: ClassVar[bool] = True
-    """True if the feature is only started over HTTP."""
-
     def start(self, server: Server) -> None:
         """Start the feature, before the first request.
 
@@ -79,7 +79,7 @@ class Feature(Options):
             UsageError: the feature cannot work with its options.
         """
 
-    def part(self, server: Server) -> Part | None:  # noqa: ARG002
+    def part(self, server: Server, http: HttpServices) -> Part | None:  # noqa: ARG002
         """Return the feature's part of the HTTP application, or None if it adds none.
 
         Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -16,6 +15,7 @@ from mcp_skills_server.commands.features.records import (
     UsageCounts,
 )
 from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.fields import (
     count,
     flag,
@@ -24,7 +24,6 @@ from mcp_skills_server.commands.fields import (
     seconds,
     switch,
     text,
-    values_of,
 )
 from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.runtime.settings import RuntimeSettings
     from mcp_skills_server.web.part import Part
 
@@ -65,14 +67,12 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
     local_paths: bool = switch(
         True, "Over stdio, tell models the directories of local skills, for their shell."
     )
-    only_http = False
 
-    def start(self, server: Server) -> None:
-        folder, roots = server.options.proposals, server.opened.registry.roots
+    def proposals(self, folder: str | None, registry: Registry) -> ProposalStore | None:
+        """Return the store of proposals in a folder, or None without one."""
         if folder is not None and not self.tools:  # before the folder is made
             raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
-        proposals = proposals_at(folder, [root.path for root in roots])
-        server.settings = replace(server.settings, tools=self.tools, proposals=proposals)
+        return proposals_at(folder, [root.path for root in registry.roots])
 
     def runtime_settings(self, recent: Sequence[str], *, over_http: bool) -> RuntimeSettings:
         """Return the settings of the runtime; `recent` are the paths of skills used recently."""
@@ -98,11 +98,6 @@ class PromptsFeature(Feature, heading="Prompts", example="--prompt 'acme/*'"):
         "--prompt",
     )
     prompt_page_size: int = count(1000, "Prompts in a page; some hosts show only the first page.")
-    only_http = False
-
-    def start(self, server: Server) -> None:
-        chosen = values_of(self, "prompts", "prompt_choice", "prompt_page_size")
-        server.settings = replace(server.settings, **chosen)
 
 
 class Publishing(Feature, heading="Discovery (--transport http)", example="--publish-open"):
@@ -117,7 +112,6 @@ class Publishing(Feature, heading="Discovery (--transport http)", example="--pub
     publish_grace: float = seconds(
         3600, "How long to keep what an index has named after it changed."
     )
-    only_http = False
 
     def start(self, server: Server) -> None:
         if self.publish_only and not self.publish:
@@ -125,13 +119,19 @@ class Publishing(Feature, heading="Discovery (--transport http)", example="--pub
         if self.publish_only and not server.over_http:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
 
-    def part(self, server: Server) -> Part | None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:
         if not self.publish:
             return None
-        from mcp_skills_server.web.published import Publisher
+        from mcp_skills_server.web.published import publishing_part
 
-        is_open, alone = self.publish_open, self.publish_only
-        return Publisher(server.views, is_open=is_open, alone=alone, grace_s=self.publish_grace)
+        return publishing_part(
+            server.views,
+            http.front.policy,
+            http.front.root_path,
+            is_open=self.publish_open,
+            alone=self.publish_only,
+            grace_s=self.publish_grace,
+        )
 
 
 class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", example="--no-rpc"):
@@ -141,13 +141,15 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", exam
         True, "Also answer the Skills Protocol at /rpc, to the clients that may use MCP."
     )
 
-    def part(self, server: Server) -> Part | None:
-        if not self.rpc:
+    def part(self, server: Server, http: HttpServices) -> Part | None:
+        if not self.rpc or server.feature(Publishing).publish_only:
             return None
-        from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
+        from mcp_skills_server.rpc.methods import Methods
+        from mcp_skills_server.web.rpc import rpc_part
 
         allow_code = server.feature(ScriptsFeature).allow_code
-        return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=allow_code)
+        methods = Methods(server.runtime, allow_code, views=server.views)
+        return rpc_part(methods, http.front.limits.rate, server.options.max_body)
 
 
 class Webhook(
@@ -162,17 +164,17 @@ class Webhook(
         is_secret=True,
     )
 
-    def part(self, server: Server) -> Part | None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:
         if self.refresh_secret is None:
             return None
-        from mcp_skills_server.web.refresh import PATH, WebhookEndpoint, checked_secret
+        from mcp_skills_server.web.refresh import PATH, checked_secret, webhook_part
 
         secret = checked_secret(self.refresh_secret)
         if server.opened.mirrors is None:
             logger.warning(
                 "--refresh-secret: %s has nothing to fetch; every ROOT is a folder", PATH
             )
-        return WebhookEndpoint(secret)
+        return webhook_part(secret, http.front.limits.quotas, http.shared.poll_sources)
 
 
 class OAuth(
@@ -195,26 +197,26 @@ class OAuth(
     oauth_resource: str | None = text(
         "The URL of the endpoint for clients, if not the audience.", "URL", in_file=False
     )
-    resource_server: ResourceServer | None = None
-    """Verifies the tokens; None if there is no issuer."""
 
-    def start(self, server: Server) -> None:
-        from mcp_skills_server.commands.config_file import oauth_settings
+    def resource_server(self, configuration: Configuration | None) -> ResourceServer | None:
+        """Return the verifier of the issuer's tokens, or None without an issuer."""
+        from mcp_skills_server.access.settings import OAuthSettings
 
-        settings = oauth_settings(server.options.config, vars(self))
+        settings = OAuthSettings.with_options(configuration and configuration.oauth, vars(self))
         if settings is None:
-            return
+            return None
         from mcp_skills_server.access.oauth import ResourceServer
         from mcp_skills_server.web.oauth import fetch
 
-        self.resource_server = ResourceServer(settings, fetch)
+        return ResourceServer(settings, fetch)
 
-    def part(self, server: Server) -> Part | None:  # noqa: ARG002
-        if self.resource_server is None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:  # noqa: ARG002
+        issuer = http.front.policy.oauth
+        if issuer is None:
             return None
-        from mcp_skills_server.web.oauth import ResourceMetadata
+        from mcp_skills_server.web.oauth import metadata_part
 
-        return ResourceMetadata(self.resource_server)
+        return metadata_part(issuer)
 
 
 class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
@@ -222,14 +224,23 @@ class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
 
     ui: bool = flag("Show the skills to people at /ui, if they may use MCP.")
 
-    def part(self, server: Server) -> Part | None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:
         if not self.ui:
             return None
-        from mcp_skills_server.web.settings import UiSettings
-        from mcp_skills_server.web.ui.app import PagePart  # lazy, since it loads templates
+        from mcp_skills_server.web.ui.app import WebPage  # lazy, since it loads templates
+        from mcp_skills_server.web.ui.session import PageSessions
 
-        settings = UiSettings(counts=server.feature(UsageCounts).store)
-        return PagePart(server.runtime, server.settings, settings, server.views)
+        quotas, store = http.front.limits.quotas, http.shared.page_sessions
+        sessions = PageSessions(http.front.policy, quotas, store=store)
+        page = WebPage(
+            server.runtime,
+            server.settings,
+            server.views,
+            sessions,
+            site_states=server.opened.source_states,
+            counts=server.feature(UsageCounts).store,
+        )
+        return page.part()
 
 
 FEATURES: Final[tuple[type[Feature], ...]] = (

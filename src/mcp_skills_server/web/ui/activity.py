@@ -45,7 +45,7 @@ class Activity:
         """Record the runs and the client of an event."""
         if event.protocol == CATALOGUE:
             return
-        kept = event._replace(uses=(), question="")
+        kept = event._replace(uses=())
         with self._lock:
             for use in event.uses:
                 if use.action == "run":

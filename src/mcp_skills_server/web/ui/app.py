@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -25,7 +26,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
@@ -41,7 +42,6 @@ from mcp_skills_server.telemetry.usage import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.part import REQUESTER, Part, requester
-from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.addresses import BASE, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
@@ -63,6 +63,11 @@ from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_own_page
 from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
 from mcp_skills_server.web.ui.usage import UsageReports
+
+if TYPE_CHECKING:
+    from mcp_skills_server.sources.mirrors import SourceState
+    from mcp_skills_server.telemetry.usage import UsageStore
+
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
@@ -128,51 +133,53 @@ VIEWS: Final = (
 )
 
 
-class PagePart(Part):
-    """The page as a part of the application. `settings` are those of the MCP server."""
+class WebPage:
+    """The page, which authenticates viewers itself.
 
-    _site: SharedContext
-    _sessions: PageSessions
-    _sign_in: SignInEndpoints
+    Args:
+        settings: those of the MCP server.
+        site_states: returns the state of each fetched root.
+        counts: the counts of uses; None if nothing is counted.
+    """
 
-    def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        views: Views,
+        sessions: PageSessions,
+        *,
+        site_states: Callable[[], Sequence[SourceState]] = list,
+        counts: UsageStore | None = None,
+    ) -> None:
         self._runtime = runtime
-        self._settings = settings
-        self._ui = ui
         self._views = views
-
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Exempt the page and `/` from tokens: the page authenticates viewers itself."""
-        policy = http.policy
-        below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
-        http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
-        if self._ui.only:
-            return replace(http, answers_mcp=False, start_path=f"{BASE}/", is_private=True)
-        return http
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes below `BASE` and redirects to it; start to track changes of skills."""
-        registry = self._runtime.registry
-        self._quotas = http.quotas
-        self._sessions = PageSessions(
-            http.policy, self._ui.secret_hash, http.quotas, http.page_sessions
-        )
+        self._sessions = sessions
+        registry = runtime.registry
         self._site = SharedContext(
             _templates(),
-            self._settings,
-            http.site_states,
-            UsageReports(self._ui.counts, [root.address for root in registry.roots]),
+            settings,
+            site_states,
+            UsageReports(counts, [root.address for root in registry.roots]),
             Revisions(registry),
-            is_local=self._ui.secret_hash is not None,
-            is_open=self._sessions.is_open,
-            live=Live(self._settings.streams),
+            is_local=sessions.is_private,
+            is_open=sessions.is_open,
+            live=Live(settings.streams),
             activity=Activity(),
         )
-        self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
+        self._sign_in = SignInEndpoints(sessions, self._site.templates)
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncGenerator[None]:
+        """Track changes of skills and requests from now on."""
         self._site.revisions.start()
-        self._site.live.follow(registry)
+        self._site.live.follow(self._runtime.registry)
         self._runtime.events.subscribe(self._site.activity.take)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
+        yield
+
+    def part(self) -> Part:
+        """Return the part of the application: the routes below `BASE`, and redirects to it."""
         routes = [
             *(Route(view.path, self._answer(view), methods=["GET"]) for view in VIEWS),
             Route("/try", self._posted(triggers.save), methods=["POST"]),
@@ -187,14 +194,15 @@ class PagePart(Part):
         page = Mount(BASE, below)
         for route in (page, *routes):  # match line breaks too, which the name of a folder may have
             route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
-        return [
-            *(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)),
-            page,
-        ]
-
-    def end_streams(self) -> None:
-        """End the event streams of all views."""
-        self._site.live.close()
+        to_page = [Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)]
+        return Part(
+            [*to_page, page],
+            open_at=frozenset(("/",)),
+            open_below=(BASE,),
+            page=f"{BASE}/",
+            running=self._running,
+            end_streams=self._site.live.close,
+        )
 
     def _prepare(self) -> None:
         """Run the deep checks once the search is ready: 10,000 skills take 10 s."""
@@ -212,7 +220,7 @@ class PagePart(Part):
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
                 address = requester(request.scope).address
-                client = self._quotas.requester(viewer.principal, address)
+                client = self._sessions.quotas.requester(viewer.principal, address)
                 request.scope[REQUESTER] = client
                 slot: Slot | None = request.scope.get("state", {}).get(SLOT)
                 if slot is not None:

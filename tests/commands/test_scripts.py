@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from commands.calls import invoke, json_of, refusal, run, terminal
 from programs import WITH_NETWORK, needs_script_network
 from rpc.build import toml
+from sources.publishers import Publisher
 from tables import each_row
-from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Wire, serving, write_skill
 
 ENTRY = 'entrypoint = "scripts/run.py"\nlanguage = "python"'
@@ -28,9 +28,17 @@ def published(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def site(published: Path) -> Iterator[Server]:
-    with http_serving(published) as server:
-        yield server
+def site(published: Path) -> Iterator[Publisher]:
+    with Publisher() as publisher:
+        pack(publisher, published)
+        yield publisher
+
+
+def pack(site: Publisher, published: Path) -> None:
+    """Publish the skill as it is now."""
+    paths = ("SKILL.md", "scripts/run.py", "skill.toml")
+    site.entries = []
+    site.pack("thing", {path: ((published / "thing" / path).read_bytes(), False) for path in paths})
 
 
 def options(tmp_path: Path) -> list[str]:
@@ -38,7 +46,7 @@ def options(tmp_path: Path) -> list[str]:
 
 
 def approve(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return run("approve", *words, "--approvals", tmp_path / "approvals.json", *options(tmp_path))
+    return run("scripts", "approve", *words, "--approvals", tmp_path / "approvals.json", *options(tmp_path))
 
 
 def run_script(wire: Wire) -> dict[str, Any]:
@@ -55,13 +63,10 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 @needs_script_network
-def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, tmp_path: Path) -> None:
-    address = f"http://127.0.0.1:{site.port}"
+def test_script_of_a_site_runs_only_as_approved(site: Publisher, published: Path, tmp_path: Path) -> None:
+    address = site.url
     allowed = ["--allow-scripts", *WITH_NETWORK, "--approvals", str(tmp_path / "approvals.json")]
     run("list", address, *options(tmp_path))
-    with serving(address, *options(tmp_path), *allowed) as wire:
-        refused = run_script(wire)
-        assert refused["isError"] and "--allow-scripts-of" in text_of(refused)
     with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", f"{address}/") as wire:
         refused = run_script(wire)
         assert refused["isError"] and "was never approved" in text_of(refused)
@@ -77,32 +82,21 @@ def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, t
         assert approve(tmp_path, address, "thing").returncode == 0
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
     (published / "thing" / "scripts" / "run.py").write_text("print(2)\n")
-    wait_until_fetched(address, tmp_path, b"print(2)\n")
+    pack(site, published)
     with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", address) as wire:
         refused = run_script(wire)
         assert refused["isError"] and "changed since it was approved on 2" in text_of(refused)
 
 
-def wait_until_fetched(address: str, tmp_path: Path, raw: bytes) -> None:
-    digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-    for _ in range(200):
-        if digest in {each["digest"] for each in json_of("show", address, "thing", *options(tmp_path))["files"]}:
-            return
-    pytest.fail("the site never published the change")
-
-
 @needs_script_network
-def test_script_fetched_into_a_folder_needs_approval(site: Server, tmp_path: Path) -> None:
-    address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
+def test_script_fetched_into_a_folder_needs_approval(site: Publisher, tmp_path: Path) -> None:
+    address, mine = site.url, tmp_path / "mine"
     run("fetch", address, "--output", mine, "--allow-private")
     assert [each["origin"] for each in json_of("list", mine)["skills"]] == [address]
     allowed = ["--allow-scripts", *WITH_NETWORK, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
         assert "was never approved" in text_of(run_script(wire))
         assert approve(tmp_path, str(mine), "thing").returncode == 0
-        assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
-    shutil.copytree(mine / "thing", tmp_path / "own" / "thing")
-    with serving(tmp_path / "own", *allowed) as wire:
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
 
 
@@ -135,7 +129,7 @@ def test_run_passes_arguments_and_exit_code_and_explains_its_sandbox(
     root: Path, sandbox_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HIDDEN", "a-very-secret-value")
-    words = ("run", root, "greet", "scripts/hello.py", "--sandbox", sandbox_mode)
+    words = ("scripts", "run", root, "greet", "scripts/hello.py", "--sandbox", sandbox_mode)
     done = invoke(*words, "--", "a", "--b")
     assert (done.stdout, done.return_value) == ("['a', '--b'] None\n", 3)
     assert done.stderr.splitlines() == [
@@ -167,12 +161,13 @@ def test_run_gives_the_script_copies_of_named_files(root: Path, tmp_path: Path, 
     for name in ("a.csv", "other/b.csv", "other/a.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"from {name}", encoding="utf-8")
-    words = ("run", root, "greet", "scripts/show.py", "--sandbox", sandbox_mode, "--file", tmp_path / "a.csv")
-    done = invoke(*words, "--file", tmp_path / "other/b.csv", "--", "b.csv")
+    words = ("scripts", "run", root, "greet", "scripts/show.py", "--sandbox", sandbox_mode)
+    done = invoke(*words, "--file", tmp_path / "a.csv", "--file", tmp_path / "other/b.csv", "--", "b.csv")
     assert (done.stdout, done.return_value) == ("from other/b.csv\n", 0)
     assert "it made b.csv (17 bytes)" in done.stderr and "a.csv" not in done.stderr
     assert (tmp_path / "other/b.csv").read_text(encoding="utf-8") == "from other/b.csv"
-    assert "same name" in refusal(*words, "--file", tmp_path / "other/a.csv")
+    two = ("--file", tmp_path / "a.csv", "--file", tmp_path / "other/a.csv")
+    assert "same name" in refusal(*words, *two)
 
 
 READER = """
@@ -203,7 +198,7 @@ def test_run_copies_files_that_its_arguments_name(
     reader: Path, given: list[str], seen: list[str], sandbox_mode: str
 ) -> None:
     words = [word.replace("ROOT", str(reader)) for word in given]
-    done = run("run", ".", "greet", "scripts/read.py", "--sandbox", sandbox_mode, "--", *words, cwd=reader)
+    done = run("scripts", "run", ".", "greet", "scripts/read.py", "--sandbox", sandbox_mode, "--", *words, cwd=reader)
     texts = ["from data/b.csv" if "b.csv" in word else "from a.csv" for word in words]
     assert (done.stdout, done.stderr) == (f"{seen} {' '.join(texts)}\n{EMPTY}\n", "")
 
@@ -211,13 +206,13 @@ def test_run_copies_files_that_its_arguments_name(
 def test_run_refuses_two_files_of_one_name_and_explains_a_missing_script(reader: Path, sandbox_mode: str) -> None:
     (reader / "other").mkdir()
     (reader / "other/a.csv").write_text("other", encoding="utf-8")
-    words = ("run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode)
+    words = ("scripts", "run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode)
     assert "same name a.csv" in refusal(*words, "--", reader / "a.csv", reader / "other/a.csv")
-    assert "a skill and a script" in refusal("run", reader, "greet", "--sandbox", sandbox_mode)
+    assert "a skill and a script" in refusal("scripts", "run", reader, "greet", "--sandbox", sandbox_mode)
 
 
 def test_run_of_one_skill_needs_no_name_of_it(reader: Path, sandbox_mode: str) -> None:
-    done = invoke("run", reader / "greet", "scripts/read.py", "--sandbox", sandbox_mode)
+    done = invoke("scripts", "run", reader / "greet", "scripts/read.py", "--sandbox", sandbox_mode)
     assert (done.return_value, done.stdout) == (0, f"[]\n{EMPTY}\n")
 
 
@@ -225,43 +220,43 @@ def test_run_of_one_skill_needs_no_name_of_it(reader: Path, sandbox_mode: str) -
 def test_run_passes_stdin_on_as_bytes(reader: Path, size: int, sandbox_mode: str) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
     (reader / "input").write_bytes(data[:size])
-    command = [*COMMAND, "run", str(reader), "greet", "scripts/read.py", "--sandbox", sandbox_mode]
+    command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/read.py", "--sandbox", sandbox_mode]
     wanted = f"[]\n{size} {hashlib.sha256(data[:size]).hexdigest()}\n".encode()
-    piped = subprocess.run(command, input=data[:size], capture_output=True, timeout=DEADLINE, check=True)
+    piped = forkserver.run(command, input=data[:size], capture_output=True, timeout=DEADLINE, check=True)
     with open(reader / "input", "rb") as file:
-        redirected = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
+        redirected = forkserver.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
     assert (piped.stdout, redirected.stdout) == (wanted, wanted)
 
 
 def test_script_ends_before_its_stdin_does(reader: Path, sandbox_mode: str) -> None:
-    command = [*COMMAND, "run", str(reader), "greet", "scripts/hello.py", "--sandbox", sandbox_mode]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/hello.py", "--sandbox", sandbox_mode]
+    with forkserver.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.wait(DEADLINE) == 3  # its stdin is still open
         assert process.stdin is not None
         process.stdin.close()
 
 
 def test_script_gets_no_terminal_as_stdin(reader: Path, sandbox_mode: str) -> None:
-    with terminal("run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode) as screen:
+    with terminal("scripts", "run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode) as screen:
         assert screen.end() == 0 and EMPTY in screen.seen
 
 
 def test_script_cannot_open_the_file_behind_its_stdin(reader: Path, sandbox_mode: str) -> None:
     code = "import os\nprint(os.path.realpath('/proc/self/fd/0'), os.read(0, 4))\n"
     (reader / "greet/scripts/open.py").write_text(code, encoding="utf-8")
-    command = [*COMMAND, "run", str(reader), "greet", "scripts/open.py", "--sandbox", sandbox_mode]
+    command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/open.py", "--sandbox", sandbox_mode]
     with open(reader / "a.csv", "rb") as file:
-        done = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
+        done = forkserver.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
     assert b"pipe:" in done.stdout and b"from" in done.stdout
 
 
 def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    lines = run("run", "--help").stdout.splitlines()
-    examples = [line.split()[1:] for line in lines if line.startswith("    mcp-skills-server run ")]
+    lines = run("scripts", "run", "--help").stdout.splitlines()
+    examples = [line.split()[1:] for line in lines if line.startswith("    mcp-skills-server scripts run ")]
     assert len(examples) == 2
     for words in examples:
-        words[1:2] = [FIXTURES, "--sandbox", sandbox_mode]
+        words[2:3] = [FIXTURES, "--sandbox", sandbox_mode]
         done = run(*words, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "") and done.stdout
 
@@ -273,4 +268,4 @@ def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> 
 def test_unknown_skill_or_script_is_reported_in_one_line(
     root: Path, skill: str, script: str, message: str, sandbox_mode: str
 ) -> None:
-    assert message in refusal("run", root, skill, script, "--sandbox", sandbox_mode)
+    assert message in refusal("scripts", "run", root, skill, script, "--sandbox", sandbox_mode)

@@ -158,13 +158,13 @@ def test_ignored_files_of_a_withheld_nested_skill_are_not_named(root: Path) -> N
 
     def named() -> list[Problem]:
         skill = registry.snapshot.skills["a"]
-        return [each for each in registry.checks.of(skill) if "secret" in each.message or "secret" in each.path]
+        return [each for each in registry.checks.problems_of(skill) if "secret" in each.message or "secret" in each.path]
 
     assert not named()
     (root / "a/in/SKILL.md").unlink()
     registry.refresh()
     assert not named()
-    assert any(".own" in each.message for each in registry.checks.of(registry.snapshot.skills["a"]))
+    assert any(".own" in each.message for each in registry.checks.problems_of(registry.snapshot.skills["a"]))
 
 
 def test_edited_outer_skill_is_judged_with_its_nested_skills_still_out(root: Path) -> None:

@@ -198,10 +198,10 @@ def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeyp
     assert sorted(views.for_principal(ANN).snapshot.skills) == ["b"]
     closed = list[str]()
     cache = LruCache(str, 1, close=closed.append)
-    one = cache.of(1)
-    assert cache.of(1) is one
+    one = cache.get(1)
+    assert cache.get(1) is one
     assert not closed
-    assert cache.of(2) is cache.of(2)
+    assert cache.get(2) is cache.get(2)
     assert (closed, cache.weight()) == ([one], 1)
 
 

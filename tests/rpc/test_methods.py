@@ -228,7 +228,7 @@ async def test_broken_manifest_hides_only_its_skill(tmp_path: Path, caplog: pyte
     for name, (_, code) in BROKEN.items():
         place = f"{tmp_path}/{name}/skill.toml"
         assert any(line.startswith(place) and code in line for line in caplog.messages), name
-        assert code in [each.code for each in rpc.registry.checks.of(rpc.registry.snapshot.skills[name])]
+        assert code in [each.code for each in rpc.registry.checks.problems_of(rpc.registry.snapshot.skills[name])]
     caplog.clear()
     write_skill(tmp_path / "more")
     rpc.registry.refresh()

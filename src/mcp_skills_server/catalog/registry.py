@@ -441,5 +441,5 @@ class Registry(SkillReader):
         """
         snapshot = snapshot or self.snapshot
         for skill in snapshot.skills.values():
-            self.checks.of(skill)
+            self.checks.problems_of(skill)
         return [*self.checks.survey(snapshot).problems]

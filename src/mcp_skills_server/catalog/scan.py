@@ -322,8 +322,8 @@ class Scan:
         """Return the origin of a skill; behind a link, that of the linked folder."""
         located = self.root.locate(location)
         if located.link:
-            return Origins(located.base, None).of(located.rest)
-        return self._origins.of(location)
+            return Origins(located.base, None).origin_of(located.rest)
+        return self._origins.origin_of(location)
 
     # Links to folders
 
@@ -360,7 +360,7 @@ class Scan:
     def _why_not(self, location: str, target: str) -> str | None:
         """Return why a link is not followed, "" if its skill is served elsewhere, or None."""
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
-        if not self.limits.links or self._origins.of(location) is not None:
+        if not self.limits.links or self._origins.origin_of(location) is not None:
             return "leads to a directory, and links are not followed"
         for root in self.roots:
             rest = _below(target, root.path)

@@ -140,13 +140,13 @@ class Views:
 
     def granted(self, permissions: Permissions) -> GrantedSkills:
         """Return the skills that these permissions can read, with the permissions."""
-        return self._granted.of(permissions)
+        return self._granted.get(permissions)
 
     def part(self, permissions: Permissions | None) -> Registry | FilteredSkills:
         """Return the set that is shared by all permissions to read the same skills."""
         if permissions is None or permissions.can_read_all:
             return self.registry
-        return self.parts.of(permissions.to_read)
+        return self.parts.get(permissions.to_read)
 
     def visible_changes(self, changes: Changes, permissions: Permissions | None) -> Changes:
         """Return the part of changes of all skills that concerns what can be read."""

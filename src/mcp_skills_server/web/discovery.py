@@ -334,7 +334,7 @@ class DiscoveryByGrants:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
         permissions = self._views.permissions(requester(scope).principal)
-        await self._endpoints.of(self._views.part(permissions))(scope, receive, send)
+        await self._endpoints.get(self._views.part(permissions))(scope, receive, send)
 
 
 def site_of(scope: Scope) -> str:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -342,9 +342,14 @@ class Mirrors:
         source = open_source(given, settings, self._kinds)
         if source is None:
             return given
-        link = None
+        link: Path | None = None
         if source.remote and pin is not None:
-            link = self._make_link(source.place)
+            self._links = self._links or PrivateFolder()
+            next_link = self._links.skills / str(len(self.followers))
+            # Windows needs a privilege for links: without one, a new pin needs a restart
+            with suppress(OSError):
+                _point_link(next_link, source.place)
+                link = next_link
         follower = Follower(source, given=given, link=link)
         if not source.remote:
             try:
@@ -354,19 +359,6 @@ class Mirrors:
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
         self.followers.append(follower)
         return MirroredRoot(os.fspath(follower.path), source.origin)
-
-    def _make_link(self, folder: Path) -> Path | None:
-        """Return a new link to the folder of the next follower, or None without the privilege.
-
-        Windows requires one: without it, a new pin takes effect at the next start.
-        """
-        self._links = self._links or PrivateFolder()
-        link = self._links.skills / str(len(self.followers))
-        try:
-            _point_link(link, folder)
-        except OSError:
-            return None
-        return link
 
     def states(self) -> list[SourceState]:
         """Return the state of every source. Thread-safe."""

@@ -25,9 +25,9 @@ import uvicorn
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.access.quota import Streams
 from mcp_skills_server.catalog import threads
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.runtime.quota import Streams
 from mcp_skills_server.web import probes
 from mcp_skills_server.web.app import HttpApp
 from mcp_skills_server.web.connections import ConnectionLimits, LimitedProtocol, Slots, Unread

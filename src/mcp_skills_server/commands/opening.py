@@ -98,7 +98,7 @@ class OpenedRoots:
 
     def poll_sources(self) -> int:
         """Poll all remote roots now, and return their number. Thread-safe."""
-        return 0 if self.mirrors is None else self.mirrors.look()
+        return 0 if self.mirrors is None else self.mirrors.poll_now()
 
     def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""

@@ -150,7 +150,7 @@ def _make_http_services(
     opened: OpenedRoots,
 ) -> HttpServices:
     """Build what only a server over HTTP has; UsageError says that an option is invalid."""
-    from mcp_skills_server.access.quotas import Quotas
+    from mcp_skills_server.access.quota import Quotas
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
     from mcp_skills_server.web.front import FrontSettings

@@ -215,12 +215,12 @@ def test_sources_are_polled_after_the_skills_of_a_new_lock_are_served(upstream: 
         registry.subscribe(lambda changes: gone.extend(changes.before.keys() - changes.after.keys()))
         upstream.commit({**skill("alpha", "New."), **skill("beta")})
         run_command("update", "--lock", lock, *cache_option(tmp_path))
-        with patch.object(followed, "look", side_effect=lambda: looked.append({*registry.snapshot.skills})):
+        with patch.object(followed, "poll_now", side_effect=lambda: looked.append({*registry.snapshot.skills})):
             looked: list[set[str]] = []
             assert opened.relock() == ""
         assert looked == [{"skills/alpha", "skills/beta"}]
         assert registry.roots[0].revision == ""  # until the source tells
-        followed.look()
+        followed.poll_now()
         wait_until(lambda: registry.roots[0].revision == upstream.git("rev-parse", "main"))
         assert gone == []
     finally:

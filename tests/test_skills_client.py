@@ -334,7 +334,7 @@ async def test_unknown_revision_of_the_extension_is_named_and_not_used(
         assert [reason.partition(", so")[0] for reason in client.refused] == (
             []
             if way == "skills"
-            else [f"the server's skills extension has revision {str(extension['revision'])!r}, which is unknown here"]
+            else [f"the server's skills extension has the unknown revision {str(extension['revision'])!r}"]
         )
 
 

@@ -211,10 +211,21 @@ class SkillsClient:
     @property
     def way(self) -> Way:
         """The interface in use: the server's skills methods, else its resources, else its tools."""
-        capabilities, settings = self._session.server_capabilities, self._settings
-        if settings is not None and is_initial(settings):  # S40-34
+        capabilities = self._session.server_capabilities
+        if self._settings is not None and is_initial(self._settings):  # S40-34, S40-55
             return "skills"
         return "tools" if capabilities is None or capabilities.resources is None else "resources"
+
+    @property
+    def revision_fault(self) -> str:
+        """The reason why the server's skills extension is not used, or ""."""
+        if self._settings is None or is_initial(self._settings):
+            return ""
+        revision = quoted(str(self._settings["revision"]))
+        return (
+            f"the server's skills extension has the unknown revision {revision}, so its {self.way} "
+            "are used, without digests; update mcp-skills-server"
+        )
 
     @property
     def _settings(self) -> Mapping[str, Any] | None:
@@ -230,13 +241,8 @@ class SkillsClient:
             UnprovedError: the list has too many pages or entries.
         """
         skills, self.refused = await getattr(self, f"_list_by_{self.way}")()
-        if self._settings is not None and self.way != "skills":
-            revision = quoted(str(self._settings["revision"]))
-            self.refused = (
-                f"the server's skills extension has revision {revision}, which is unknown here, so "
-                f"its {self.way} are used; update mcp-skills-server, or ask for the initial one",
-                *self.refused,
-            )
+        if self.revision_fault:
+            self.refused = (self.revision_fault, *self.refused)
         self._known = {skill.uri: skill for skill in skills}
         return list(self._known.values())
 

@@ -54,9 +54,7 @@ class DialectSet(NamedTuple):
         names = {name for name, settings in extensions.items() if is_initial(settings)}
         return tuple(dialect for dialect in self.dialects if names & dialect.extensions.keys())
 
-    def native_standing(
-        self, client: str | None, extensions: Mapping[str, Any]
-    ) -> Standing | None:
+    def native_standing(self, client: str | None, extensions: Mapping[str, Any]) -> Standing | None:
         """Return the lowest standing of skills that a host lists natively; None if it does not."""
         if self._declared(extensions) and client_of(client).shows_skills:
             return self.least

@@ -73,7 +73,7 @@ requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which te
 mutants: $(VENV)/.ready  ## break one package's source on purpose and see what its tests notice (ARGS=--record first, then ARGS="format --sample 20")
 	@$(BIN)/python -m tools.mutants $(ARGS)
 
-threats: $(VENV)/.ready  ## take each defence of docs/security.md away, one at a time, and see its test fail (a minute or two)
+threats: $(VENV)/.ready  ## take each defence of docs/threats.md away, one at a time, and see its test fail (a minute or two)
 	@$(BIN)/python -m tools.threats $(ARGS)
 
 golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a real server; read the difference before you commit it

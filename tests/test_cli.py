@@ -18,6 +18,7 @@ import forkserver
 from commands.calls import json_of, run, terminal
 from mcp_skills_server import __main__
 from mcp_skills_server.cli import COMMANDS, HEADINGS, main
+from mcp_skills_server.commands.fields import COMMON
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
@@ -60,7 +61,28 @@ def test_help_groups_commands_below_headings() -> None:
     assert all(re.search(rf"^  {name} ", text, re.MULTILINE) for name in COMMANDS)
     _, _, listed = text.partition("Write and check:\n")
     assert "..." not in listed and "speaks ACP on stdio, and add the skills" in " ".join(listed.split())
-    assert re.findall(r"^  (--\S+) ", run("serve", "--help").stdout, re.MULTILINE)[0] == "--transport"
+
+
+def test_help_of_serve_shows_common_options_and_help_all_the_others() -> None:
+    texts = [run("serve", word).stdout for word in ("--help", "--help-all")]
+    shown, everything = (re.findall(r"^  (?:-h, )?(--[\w-]+)", text, re.MULTILINE) for text in texts)
+    assert shown[0] == everything[0] == "--transport" and shown[-2:] == ["--help-all", "--help"]
+    assert len(shown) == len(COMMON) + 2 and {*shown} < {*everything}
+    assert "--max-body" in {*everything} - {*shown}
+    assert run("serve", FIXTURES, "--max-body", "0").stderr.count("is not in the range") == 1
+
+
+@each_row(("words", "hint"), [
+    ("rules name-mismatch", "validate --explain CODE"), ("try x y", "evaluate --prompt TEXT"),
+    ("outdated", "update --check"), ("approve x y", "scripts approve"), ("run x y", "scripts run"),
+    ("bundle x", "package"), ("plugin x", "package"), ("overlap x", "validate"),
+    ("list x --max-files 3", "the key max-files of a file that --config names"),
+    ("sign x --max-depth=3", "the key max-depth of a file that --config names"),
+])  # fmt: skip
+def test_former_command_or_option_names_its_successor(words: str, hint: str) -> None:
+    done = run(*words.split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert " is now " in done.stderr and hint in done.stderr
 
 
 def test_version_is_printed_and_group_without_a_command_prints_its_usage() -> None:
@@ -90,16 +112,18 @@ def test_validate_names_path_line_code_and_hint(tmp_path: Path) -> None:
         assert problem["message"] == "the description is empty" and problem["hint"].startswith("add 'desc")
 
 
-def test_skill_limits_are_set_by_options(tmp_path: Path) -> None:
-    skill = write_skill(tmp_path / "some", a_md="a", b_md="b")
-    for option, value, code in (
-        ("--max-files", 2, "too-many-files"),
-        ("--max-bytes", 50, "too-many-bytes"),
-        ("--max-skill-md", 20, "skill-md-too-large"),
-    ):
-        assert code in run("validate", skill, option, str(value)).stdout
+def test_skill_limits_are_set_by_the_configuration(tmp_path: Path) -> None:
+    skill, file = write_skill(tmp_path / "some", a_md="a", b_md="b"), tmp_path / "c.toml"
+    for key, value, code in (
+        ("max-files", 2, "too-many-files"), ("max-bytes", 50, "too-many-bytes"),
+        ("max-skill-md", 20, "skill-md-too-large"),
+    ):  # fmt: skip
+        assert code not in run("validate", skill).stdout
+        file.write_text(f"{key} = {value}\n")
+        assert code in run("validate", skill, "--config", file).stdout
     write_skill(tmp_path / "a" / "b" / "c")
-    assert "[too-deep]" in run("validate", tmp_path, "--max-depth", "2").stdout
+    file.write_text("max-depth = 2\n")
+    assert "[too-deep]" in run("validate", tmp_path, "--config", file).stdout
     (tmp_path / "a" / "some").symlink_to(skill)
     (found,) = json_of("list", tmp_path / "a", "--no-follow-links")["problems"]
     assert found["code"] == "link-outside" and json_of("list", tmp_path / "a")["problems"] == []
@@ -109,13 +133,12 @@ def test_closed_pipe_of_reader_does_not_change_the_exit_code(tmp_path: Path) -> 
     for number in range(300):
         write_skill(tmp_path / f"skill-{number}", description="d" * 900)
     write_skill(tmp_path / "faulty", description="")
-    for words, code in (("list", 0), ("list --format json", 0), ("rules", 0), ("validate", 1)):
-        root = [] if words == "rules" else [tmp_path]
+    for words, code in (("list", 0), ("list --format json", 0), ("validate --rules", 0), ("validate", 1)):
         reading, writing = os.pipe()
         os.close(reading)
         with open(writing, "w") as closed:
             done = subprocess.run(
-                [*COMMAND, *words.split(), *root],
+                [*COMMAND, *words.split(), tmp_path],
                 stdout=closed, stderr=subprocess.PIPE, timeout=DEADLINE, text=True, check=False,
             )  # fmt: skip
         assert (done.returncode, "Traceback" in done.stderr) == (code, False)
@@ -216,7 +239,8 @@ def test_dependency_on_skill_of_another_root_is_resolved(tmp_path: Path) -> None
 
 def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
     write_skill(tmp_path / "big", **{f"f{number}_md": "x" for number in range(9)})
-    few, message = ("--max-files", "4"), "the skill has 10 files, 4 are allowed"
+    (tmp_path / "c.toml").write_text("max-files = 4\n")
+    few, message = ("--config", str(tmp_path / "c.toml")), "the skill has 10 files, 4 are allowed"
     assert "(not listed)" in run("list", tmp_path, *few).stdout
     shown = run("show", tmp_path, "big", *few).stdout
     assert "only by tools, prompts and the Skills Protocol" in shown and "[too-many-files]" in shown

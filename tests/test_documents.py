@@ -94,8 +94,8 @@ FOREIGN = {
     "--skip-git-repo-check", "--skip-trust", "--tmpfs", "--ulimit", "--yolo",
 }  # fmt: skip
 """Options of other programs."""
-OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message"}
-"""Options of `token new`, `config grants` and `proposals`."""
+OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message", "--digest", "--revoke", "--file"}
+"""Options of `token new`, `config grants`, `proposals` and `scripts`."""
 
 
 @each_row(("page", "wanted"), [
@@ -158,7 +158,6 @@ def test_generated_pages_have_every_option_and_code() -> None:
     assert re.search(
         r"^\| `--page-size` .*\| `MCP_SKILLS_PAGE_SIZE` \| `50` \|.*\| serve", generated["options.md"], re.MULTILINE
     )
-    assert "| `no-token` | `web/front.py` | `tests/web/test_front.py::" in generated["threats.md"]
 
 
 @each_row(("name", "text"), [*pages().items(), (MANUAL.name, man())])

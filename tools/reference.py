@@ -1,10 +1,8 @@
-"""Reference pages that `make golden` writes: options of all commands, problem codes, threats."""
+"""Reference pages that `make golden` writes: options of all commands, problem codes."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import click
@@ -27,7 +25,7 @@ _EFFECTS: Final = {
 
 def pages() -> dict[str, str]:
     """Return the pages by their names."""
-    generated = {"options.md": _options(), "codes.md": _codes(), "threats.md": _threats()}
+    generated = {"options.md": _options(), "codes.md": _codes()}
     return {name: "\n\n".join(parts) + "\n" for name, parts in generated.items()}
 
 
@@ -59,7 +57,8 @@ def _options() -> Iterator[str]:
     yield "# Options"
     yield (
         "An option of the command line comes before its variable, the variable before the "
-        "[configuration file](configuration.md), the file before the default. `--help` of a command has examples."
+        "[configuration file](configuration.md), the file before the default. `--help` of a command has "
+        "examples; that of `serve` shows the options that most people use, and `--help-all` all."
     )
     commands = dict(_commands(cli, click.Context(cli, info_name="mcp-skills-server")))
     usages = [
@@ -111,14 +110,6 @@ def _default(value: Any) -> str:
     if isinstance(value, str | int | float) and value != "":
         return f"`{value}`"
     return ""
-
-
-def _threats() -> Iterator[str]:
-    yield "# Threats"
-    yield "The module that defends against each threat of [Security](security.md), and the test that fails without it."
-    threats = tomllib.loads(Path(__file__).with_name("threats.toml").read_text(encoding="utf-8"))
-    rows = [(f"`{name}`", f"`{each['module']}`", f"`{each['test']}`") for name, each in threats.items()]
-    yield _table([("name", "module", "test"), *rows])
 
 
 def _codes() -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Remove each defence, one at a time, and check that the test which proves it fails.
 
-`docs/security.md` names each threat with its defence; `threats.toml` has the module of the defence, a test, and the
+`docs/threats.md` names each threat with its defence; `threats.toml` has the module of the defence, a test, and the
 patch that removes it. In two copies of the tree every test must pass first; then each patch is applied alone, and its
 test must fail. A test that still passes, a patch that no longer applies and a patch that breaks its module are
 reported, and the exit code is 1. A test that is skipped because a program is absent proves nothing, and is named.
@@ -26,7 +26,7 @@ from typing import Final
 from tools.trial import ROOT, SOURCE, Runner
 
 PATCHES: Final = Path(__file__).with_suffix(".toml")
-PAGE: Final = ROOT / "docs" / "security.md"
+PAGE: Final = ROOT / "docs" / "threats.md"
 _AT_ONCE: Final = 2
 _ALL_S: Final = 600
 _ONE_S: Final = 60
@@ -85,11 +85,11 @@ def read_table() -> list[Threat]:
         ValueError: the page and the patches have different threats, or a row has another form.
     """
     patches = tomllib.loads(PATCHES.read_text(encoding="utf-8"))
-    page = PAGE.read_text(encoding="utf-8").partition("\n## Threats\n")[2].partition("\n## ")[0]
+    page = PAGE.read_text(encoding="utf-8")
     rows = _ROW.findall(page)
     names = [name.strip("`") for row in rows for name in row.split(", ")]
     if len(rows) != page.count("\n| `") or sorted(names) != sorted(patches):
-        raise ValueError(f"docs/security.md and threats.toml differ: {set(names) ^ set(patches)}")
+        raise ValueError(f"docs/threats.md and threats.toml differ: {set(names) ^ set(patches)}")
     return [Threat(name, **patches[name]) for name in names]
 
 

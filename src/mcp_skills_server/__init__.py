@@ -36,9 +36,10 @@ if TYPE_CHECKING:
         Snapshot,
         Standing,
     )
-    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+    from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
     from mcp_skills_server.runtime.session import Session
+    from mcp_skills_server.runtime.settings import RuntimeSettings
     from mcp_skills_server.server.attach import Attachment, attach
     from mcp_skills_server.server.requests import Settings
 
@@ -57,9 +58,10 @@ _HOMES = {
         "NotServedError RequestError SkillsServerError StaleFileError UnreadableError UsageError"
     ),
     "model": "Changes Problem Reading Skill SkillFile Snapshot Standing",
-    "runtime.runtime": "Runtime RuntimeSettings",
+    "runtime.runtime": "Runtime",
     "runtime.scripts.settings": "ScriptSettings",
     "runtime.session": "Session",
+    "runtime.settings": "RuntimeSettings",
     "server.attach": "Attachment attach",
     "server.requests": "Settings",
 }

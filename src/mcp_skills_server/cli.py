@@ -18,7 +18,7 @@ from typing import Final, NoReturn, cast
 import click
 
 import mcp_skills_server
-from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.errors import SkillsServerError, UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
 _QUOTED: Final = re.compile(r"^'([^']*)'")
@@ -30,11 +30,9 @@ HEADINGS: Final = {
         "list": "look.list_",
         "show": "look.show",
         "validate": "validate.validate",
-        "rules": "validate.rules",
         "evaluate": "evaluate.evaluate",
-        "try": "evaluate.try_",
         "context": "evaluate.context",
-        "run": "run.run",
+        "scripts": "scripts.scripts",
         "ui": "ui.ui",
     },
     "Serve": {
@@ -43,7 +41,6 @@ HEADINGS: Final = {
         "doctor": "install.doctor",
         "config": "config.config",
         "token": "token.token",
-        "approve": "run.approve",
         "proposals": "proposals.proposals",
         "usage": "usage.usage",
         "completion": "welcome.completion",
@@ -51,7 +48,6 @@ HEADINGS: Final = {
     "Fetch and pin": {
         "fetch": "fetch.fetch",
         "lock": "lock.lock",
-        "outdated": "lock.outdated",
         "update": "lock.update",
         "diff": "lock.diff",
         "verify": "sign.verify",
@@ -59,8 +55,7 @@ HEADINGS: Final = {
     "Publish": {
         "publish": "publish.publish",
         "push": "publish.push",
-        "bundle": "publish.bundle",
-        "plugin": "publish.plugin",
+        "package": "publish.package",
         "sign": "sign.sign",
     },
     "Other protocols": {
@@ -70,6 +65,22 @@ HEADINGS: Final = {
 }
 """The commands below each heading of the help, as `module.function` in `commands`."""
 COMMANDS: Final = {name: module for below in HEADINGS.values() for name, module in below.items()}
+
+_MOVED: Final = {
+    "approve": "'scripts approve'",
+    "bundle": "'package --output NAME.mcpb'",
+    "outdated": "'update --check'",
+    "overlap": "a part of 'validate'",
+    "plugin": "'package'",
+    "rules": "'validate --rules' and 'validate --explain CODE'",
+    "run": "'scripts run'",
+    "try": "'evaluate --prompt TEXT'",
+    **{
+        f"--{key}": f"the key {key} of a file that --config names"
+        for key in ("max-skill-md", "max-files", "max-bytes", "max-depth")
+    },
+}
+"""What former commands, and former options of the commands that do not serve, are now."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -86,6 +97,10 @@ def main(arguments: list[str] | None = None) -> None:
         if variable := _source_variable(error):
             _fail(f"{variable}: {error.message}")
         _fail(f"{error.format_message()}{_choice(error)} {_help_hint(error)}")
+    except click.NoSuchOption as error:
+        if error.option_name in _MOVED:
+            _fail(f"{error.option_name} is now {_MOVED[error.option_name]}.")
+        _fail(f"{error.format_message()} {_help_hint(error)}")
     except click.UsageError as error:
         _fail(f"{error.format_message()} {_help_hint(error)}")
     except click.ClickException as error:
@@ -180,6 +195,8 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command named by the first argument, or raise with the nearest name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            if args[0] in _MOVED:
+                raise UsageError(f"{args[0]!r} is now {_MOVED[args[0]]}.")
             raise click.UsageError(f"No such command {args[0]!r}.{_hint(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 

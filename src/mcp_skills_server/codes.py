@@ -45,7 +45,7 @@ CODES: dict[str, Code] = {
     "skill-md-irregular": _fatal("AS-1", "make SKILL.md a regular file of this directory"),
     "skill-md-case": _fatal("AS-21", "rename the file to exactly SKILL.md"),
     "skill-md-too-large": _fatal(
-        "RTI-5", "move detail into files under references/, or raise --max-skill-md"
+        "RTI-5", "move detail into files under references/, or raise max-skill-md (--config)"
     ),
     "unreadable": _fatal("AS-1", "give the user that runs the server permission to read it"),
     "not-utf8": _fatal("S76-7", "save the file as UTF-8"),
@@ -68,11 +68,11 @@ CODES: dict[str, Code] = {
     "yaml-value": _fatal("S40-13", "put the value in quotes"),
     "name-markup": _fatal("AS-4", "use only a-z, 0-9 and '-', and rename the directory with it"),
     # The bundle exceeds a limit. A listing needs all files of a skill; single reads do not.
-    "too-many-files": _unlisted("S40-19", "split the skill, or raise --max-files"),
+    "too-many-files": _unlisted("S40-19", "split the skill, or raise max-files (--config)"),
     "too-many-bytes": _unlisted(
-        "S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"
+        "S40-19", "split the skill or host large files elsewhere, or raise max-bytes (--config)"
     ),
-    "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise --max-depth"),
+    "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise max-depth (--config)"),
     # Excludes the skill from SEP-2640 listings (S40-5).
     "name-missing": _unlisted("AS-3", "add 'name:' with the name of the directory"),
     "name-length": _unlisted("AS-3", "use at most 64 characters, and rename the directory with it"),

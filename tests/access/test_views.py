@@ -33,14 +33,11 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.discovery import Discovery, DiscoveryByGrants
 from mcp_skills_server.web.part import REQUESTER
-from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.settings import HttpSettings
 from scripted import replies_to
 from web.http_wire import HELLO, MODERN_META
 from wire import EXTENSION
 
 ANN = Principal("token", "ann")
-HTTP = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
 PATHS = ("alpha", "alpha/inner", "alpha/inner/core", "beta", "team/x", "team/y", "team/y/z", "other/x", "deep/er/q")
 ABSENT = ("gamma", "team/none", "alpha/none", "team")
 PATTERNS = (*PATHS, "*", "**", "team/*", "team/**", "alpha/**", "*/x", "**/x", "alpha*", "none/**")
@@ -218,7 +215,7 @@ def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str,
     """Return the ASGI messages to Ann for requests of these paths, without the `Vary` header."""
 
     def make(skill_set: Registry | FilteredSkills) -> Discovery:
-        return Discovery(Publication(skill_set), set(), HTTP)
+        return Discovery(Publication(skill_set), set(), is_public=True)
 
     endpoint = DiscoveryByGrants(views, make)
     sent: list[dict[str, Any]] = []

@@ -323,17 +323,19 @@ def test_failed_judge_is_reported_in_one_line(skills: Path, line: str, message: 
     assert message in refusal("evaluate", skills, "--cases", file, "--judge", line, *limits)
 
 
-def test_try_ranks_skills_for_one_prompt(skills: Path) -> None:
-    done = invoke("try", skills, "pay money back")
+def test_prompt_ranks_skills(skills: Path) -> None:
+    done = invoke("evaluate", skills, "--prompt", "pay money back")
     assert done.return_value == 0
     assert "refunds" in done.stdout.splitlines()[1] and "money" in done.stdout
-    assert json_of("try", skills, "refunds")["places"][0]["path"] == "refunds"
+    assert json_of("evaluate", skills, "--prompt", "refunds")["places"][0]["path"] == "refunds"
     for options in ([], ["--format", "json"]):
-        assert invoke("try", skills, "xyzzy", *options).return_value == 1
-        assert invoke("try", skills, "refunds", *options).return_value == 0
-    assert invoke("try", skills, "refunds").stdout.splitlines()[1].split()[:3] == ["1", "refunds", "name"]
-    assert invoke("try", skills, "xyzzy").stdout == "no skill fits 'xyzzy'\n"
-    assert "try takes one or more roots and then a prompt" in refusal("try", "xyzzy")
+        assert invoke("evaluate", skills, "--prompt", "xyzzy", *options).return_value == 1
+        assert invoke("evaluate", skills, "--prompt", "refunds", *options).return_value == 0
+    named = invoke("evaluate", skills, "--prompt", "refunds").stdout.splitlines()
+    assert named[1].split()[:3] == ["1", "refunds", "name"]
+    assert invoke("evaluate", skills, "--prompt", "xyzzy").stdout == "no skill fits 'xyzzy'\n"
+    for words in (["--judge", "true"], ["--cases", "x"], ["--format", "junit"]):
+        assert "--prompt shows how skills rank" in refusal("evaluate", skills, "--prompt", "x", *words)
 
 
 def test_context_equals_the_texts_that_a_server_sends() -> None:

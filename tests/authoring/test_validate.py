@@ -279,7 +279,8 @@ def test_text_is_searched_and_fixed_up_to_1_mib(tmp_path: Path) -> None:
     file = write_skill(tmp_path / "a", other_md="a") / "SKILL.md"
     comment = "<!-- skill-check: ignore[reference-missing] because a build writes it -->"
     head = f"---\nname: a\ndescription: Does a thing when asked.\nlicense: no\n---\n{comment}\n[x](gone.md)\n"
-    words = ("validate", tmp_path, "--max-skill-md", 1 << 21, "--ignore", "body")
+    (tmp_path / "c.toml").write_text(f"max-skill-md = {1 << 21}\n")
+    words = ("validate", tmp_path, "--config", tmp_path / "c.toml", "--ignore", "body")
     # In a larger file the comment and the mention of other.md are not found, and nothing is fixed.
     for size, problems, notes in (
         (1 << 20, [], []),
@@ -442,18 +443,18 @@ def test_every_rule_is_explained() -> None:
     assert EXPLANATIONS.keys() == CODES.keys()
     for code in CODES:
         assert markdown(code).startswith(f"## {code}\n\n") and "Fix: " in markdown(code)
-    listed = invoke("rules").stdout
+    listed = invoke("validate", "--rules").stdout
     assert all(code in listed for code in CODES)
-    assert "A name that differs from its folder" in invoke("rules", "name-mismatch").stdout
-    (found,) = json_of("rules", "hooks")
+    assert "A name that differs from its folder" in invoke("validate", "--explain", "name-mismatch").stdout
+    (found,) = json_of("validate", "--explain", "hooks")
     assert found.keys() == {"code", "severity", "fix", "rule", "what", "why", "example"}
-    assert [each["code"] for each in json_of("rules")] == [*CODES]
-    assert "did you mean name-mismatch?" in refusal("rules", "name-mismach")
-    assert "'rules' lists all" in refusal("rules", "zzzzzz")
+    assert [each["code"] for each in json_of("validate", "--rules")] == [*CODES]
+    assert "did you mean name-mismatch?" in refusal("validate", "--explain", "name-mismach")
+    assert "--rules lists all" in refusal("validate", "--explain", "zzzzzz")
 
 
 def test_schema_accepts_the_fixtures_and_rejects_invalid_frontmatter() -> None:
-    schema = json.loads(invoke("rules", "--schema").stdout)
+    schema = json.loads(invoke("validate", "--schema").stdout)
     assert schema["properties"].keys() == SPECIFIED_FIELDS | HOST_FIELDS.keys() | EXTENSION_FIELDS
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)

@@ -33,7 +33,7 @@ def clock(monkeypatch: Patch) -> FakeClock:
 def followed(root: Path) -> Registry:
     """Return a loaded registry that defers changes, as under a watcher."""
     registry = load_registry(root)
-    registry.followed = True
+    registry.follow()
     return registry
 
 

@@ -62,7 +62,7 @@ def test_listeners_see_new_skills_with_their_revision(copy: Copy) -> None:
 
 
 def test_handed_over_change_has_no_grace_period(copy: Copy) -> None:
-    copy.registry.followed = True
+    copy.registry.follow()
     shutil.rmtree(copy.place / "a")
     write_files(copy.place, {"b/SKILL.md": "---\nname: [\n---\n"})
     copy.hand_over("two", "a", "b")

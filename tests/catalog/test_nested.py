@@ -102,7 +102,7 @@ def test_lock_admits_a_skill_with_its_refused_nested_ones_or_without(root: Path)
 
 def test_commands_write_nothing_of_an_excluded_nested_skill(root: Path, tmp_path: Path) -> None:
     lock = tmp_path / "skills.lock"
-    for command, output in (("publish", "site"), ("plugin", "plugin"), ("lock", lock.name)):
+    for command, output in (("publish", "site"), ("package", "plugin"), ("lock", lock.name)):
         stdout_of(command, root, "--exclude", "a/in", "--output", tmp_path / output)
     written = [path for path in tmp_path.rglob("*") if path.is_file() and root not in path.parents]
     assert len(written) > 5

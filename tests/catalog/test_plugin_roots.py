@@ -58,7 +58,7 @@ def test_manifest_over_one_mebibyte_is_a_problem(tmp_path: Path) -> None:
 
 def test_plugin_command_writes_a_plugin_that_can_be_a_root(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "tea")
-    done = run("plugin", tmp_path / "skills", "--output", tmp_path / "output", "--name", "drinks")
+    done = run("package", tmp_path / "skills", "--output", tmp_path / "output", "--name", "drinks")
     assert done.returncode == 0
     assert set(load_registry(tmp_path / "output").snapshot.skills) == {"drinks/tea"}
 

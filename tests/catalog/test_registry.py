@@ -121,7 +121,8 @@ def test_changes_of_a_root_are_served_if_the_scan_of_a_later_one_fails(tmp_path:
 
 def test_deferred_changes_stay_deferred_when_only_problems_change(tmp_path: Path) -> None:
     registry = load_registry(write_files(tmp_path, skills("a") | {"b/x.md": ""}))
-    registry.followed, listener = True, ChangeListener(registry)
+    registry.follow()
+    listener = ChangeListener(registry)
     registry.rescan(str(write_files(tmp_path, {"a/x.md": ""}) / "a"))
     (tmp_path / "link").symlink_to(tmp_path / "b")
     registry.rescan(str(tmp_path / "link"))

@@ -122,7 +122,7 @@ def test_files_of_a_refused_or_unreadable_nested_skill_stay_withheld(
 
 def test_files_of_a_nested_skill_without_skill_md_stay_withheld(folder: Path, monkeypatch: Patch) -> None:
     clock, registry = FakeClock(monkeypatch), load_registry(folder)
-    registry.followed = True
+    registry.follow()
     (folder / "a/link.txt").symlink_to("in/secret.txt")
     ann = views_of(registry, grant("*", "a")).of(None)
     (folder / "a/in/SKILL.md").unlink()

@@ -13,7 +13,7 @@ import pytest
 from commands.calls import invoke, json_of, refusal, run
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
-from mcp_skills_server.commands.config_file import READERS, ConfigurationError, oauth_settings, parameters, parse, read
+from mcp_skills_server.commands.config_file import READERS, ConfigurationError, parameters, parse, read
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.commands.serve_options import ServeOptions
@@ -377,7 +377,7 @@ def oauth_settings_of(tmp_path: Path, text: str, *options: str) -> OAuthSettings
     """Return the OAuth settings of a server with this file and these options."""
     (tmp_path / "c.toml").write_text(text)
     values = serve.make_context("serve", [str(tmp_path), "--config", f"{tmp_path}/c.toml", *options]).params
-    return oauth_settings(values["config"], values)
+    return OAuthSettings.with_options(values["config"].oauth, values)
 
 
 def test_oauth_table_is_parsed_and_shown(tmp_path: Path) -> None:

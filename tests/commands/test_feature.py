@@ -19,19 +19,17 @@ from catalog.forest import DEADLINE, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
-from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.replicas import Replicas, SharedState
 from mcp_skills_server.commands.features.table import Publishing
+from mcp_skills_server.commands.opening import OpenedRoots
 from mcp_skills_server.commands.runtime_options import (
     KEY_VARIABLE,
     RuntimeOptions,
     SearchByMeaning,
     script_settings,
 )
-from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.events import Events
-from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.settings import HttpSettings
 from runtime.embeddings import tiny
 from shared.redis_servers import RealRedis, redis_server
 from tables import each_row
@@ -59,9 +57,9 @@ class Methods(Feature, heading="Methods (--transport http)"):
             lambda event: self.called.append(event.method)
         )
 
-    def part(self, server):
+    def part(self, server, http):
         answer = lambda _: PlainTextResponse(" ".join(self.called))
-        return Routes(lambda _: [Route(self.methods, answer)])
+        return Routes(Route(self.methods, answer))
 
     def gauges(self):
         return {"skills_methods": Gauge("Called methods.", len(self.called))}
@@ -95,22 +93,15 @@ def test_feature_takes_one_class_and_one_table_row(tmp_path: Path) -> None:
 
 @dataclass
 class Replica:
-    """A registry, its replication feature, and the HTTP settings that the feature makes."""
+    """A registry, its replication feature, and the state that it shares."""
 
     registry: Registry
     feature: Replicas
-    http: HttpSettings
+    shared: SharedState
 
 
 def start_replica(feature: Replicas, registry: Registry) -> Replica:
-    opened = SimpleNamespace(registry=registry, mirrors=None)
-    options = ServeOptions(transport="http")
-    server: Any = SimpleNamespace(options=options, opened=opened)
-    feature.start(server)
-    part = feature.part(server)
-    assert part is not None
-    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
-    return Replica(registry, feature, part.configure(http))
+    return Replica(registry, feature, feature.share(OpenedRoots(registry, None), watch=True))
 
 
 def test_unused_features_import_no_redis_or_page() -> None:
@@ -118,9 +109,8 @@ def test_unused_features_import_no_redis_or_page() -> None:
 import sys
 from mcp_skills_server.commands.features.replicas import Replicas
 from mcp_skills_server.web import app
-replicas = Replicas()
-replicas.start(None)
-assert replicas.part(None) is None
+from types import SimpleNamespace
+assert Replicas().share(SimpleNamespace(poll_sources=int), watch=True).make_tool_sessions is None
 print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2", "mcp_skills_server.shared"))))
 """
     assert subprocess.check_output([sys.executable, "-c", code]) == b"[]\n"
@@ -171,11 +161,11 @@ def test_replicas_share_sessions_and_report_their_connection(tmp_path: Path) -> 
     tree = write_files(tmp_path / "skills", skills("a"))
 
     async def share_session(first: Replica, second: Replica) -> None:
-        sessions = first.http.make_tool_sessions(Runtime(first.registry))
+        sessions = first.shared.make_tool_sessions(Runtime(first.registry))
         session = sessions.new()
         await session.call("skills_load", {"names": ["a"]})
         await sessions.add(session, "me")
-        other_sessions = second.http.make_tool_sessions(Runtime(second.registry))
+        other_sessions = second.shared.make_tool_sessions(Runtime(second.registry))
         async with other_sessions.open(session.session_id, "me") as found:
             await found.call("skills_list")
         assert found.active_skills == ["a"]
@@ -186,12 +176,8 @@ def test_replicas_share_sessions_and_report_their_connection(tmp_path: Path) -> 
             await link.aclose()  # in the event loop of its connections
 
     with redis_server(tmp_path / "redis") as redis, running_replicas(redis, tree, 2) as (one, two):
-        assert one.http.poll_sources() == 0
+        assert one.shared.poll_sources() == 0
         asyncio.run(share_session(one, two))
-
-
-SERVER: Any = SimpleNamespace()
-"""A server without attributes: a feature that accepts an invalid option fails on it."""
 
 
 @each_row(("embeddings", "model", "message"), [
@@ -206,7 +192,7 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
     embeddings: str | None, model: str | None, message: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start(SERVER)
+        SearchByMeaning(embeddings=embeddings, embeddings_model=model).start_embeddings(Registry([]), None)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value) and "s3cret" not in str(raised.value)
 
@@ -214,9 +200,6 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
 @each_row(("feature", "message"), [
     (Publishing(publish_only=True), "give --transport http"), (Audit(audit_required=True), "give --audit-log FILE too"),
     (Audit(audit_log="-"), "stdout belongs to the protocol"),
-    (UsageCounts(usage_questions=True), "give --usage sqlite"),
-    (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
-    (Replicas(redis_password="x"), "give --redis URL too"), (Replicas(redis_ca="/ca.pem"), "give --redis URL too"),
     (PrometheusMetrics(probe_address=":1"), "probe-address"),
     (PrometheusMetrics(probe_address="a:b"), "probe-address"),
     (PrometheusMetrics(probe_address="127.0.0.1:65536"), "probe-address"),
@@ -225,6 +208,20 @@ def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> 
     server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))
     with pytest.raises(UsageError, match=message):
         feature.start(server)
+
+
+@each_row("feature", [Replicas(redis_password="x"), Replicas(redis_ca="/ca.pem")])
+def test_settings_of_redis_without_its_url_are_refused(feature: Replicas) -> None:
+    with pytest.raises(UsageError, match="give --redis URL too"):
+        start_replica(feature, Registry([]))
+
+
+@each_row(("counts", "message"), [
+    (UsageCounts(usage_questions=True), "give --usage sqlite"), (UsageCounts(usage="sqlite:"), "write sqlite:FILE"),
+])  # fmt: skip
+def test_invalid_usage_options_are_refused(counts: UsageCounts, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        counts.open_store(Registry([tmp_path]), over_http=False)
 
 
 SCRIPT_OPTIONS = {
@@ -267,7 +264,7 @@ def test_script_options_become_script_settings(monkeypatch: pytest.MonkeyPatch) 
 def test_unsendable_embeddings_key_is_refused(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, key)
     with pytest.raises(UsageError, match=KEY_VARIABLE):
-        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start(SERVER)
+        SearchByMeaning(embeddings="https://example.org/v1", embeddings_model="m").start_embeddings(Registry([]), None)
 
 
 def test_server_searches_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

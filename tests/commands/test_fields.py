@@ -86,7 +86,7 @@ def test_help_has_a_valid_example_per_heading_and_every_option_and_variable(
     (tmp_path / "server.toml").touch()
     command = commands()[name]
     options = {word: each for each in command.params for word in (*each.opts, *each.secondary_opts)}
-    shown = command.get_help(click.Context(command))
+    shown = run(name, "--help-all").stdout
     usage, *groups, rest = re.split(r"^(?=\S.*:$)", shown, flags=re.MULTILINE)
     assert usage.startswith("Usage: ") and "Example" in usage
     for heading, example, *_ in map(str.splitlines, groups):
@@ -162,7 +162,9 @@ def test_script_limits_match_their_documentation(command: str, option: str) -> N
     assert default(command, option) == int(found[1]) * UNITS[found[2] or ""]
 
 
-OWN_VARIABLES = {("context", "host"), ("validate", "watch"), ("plugin", "server"), ("install", "config")}
+OWN_VARIABLES = {
+    ("context", "host"), ("validate", "watch"), ("package", "server"), ("evaluate", "prompt"), ("install", "config"),
+}  # fmt: skip
 """Options that share only their name with one of `serve` or `acp`: the command is a part of their variable."""
 
 
@@ -187,13 +189,13 @@ def test_settings_of_a_server_do_not_set_options_with_another_meaning(tmp_path: 
     write_skill(tmp_path / "skills/a")
     (file := tmp_path / "server.toml").write_text('roots = ["skills"]\nhost = "0.0.0.0"\nwatch = true\nserver = true\n')
     output = tmp_path / "plugin"
-    for command in (["context"], ["validate"], ["plugin", "--output", output, "--name", "a"]):
+    for command in (["context"], ["validate"], ["package", "--output", output, "--name", "a"]):
         assert run(*command, "--config", file).returncode == 0
     assert not (output / "mcp.json").exists()
     shown = run("install", "codex", tmp_path / "skills", "--dry-run", MCP_SKILLS_CONFIG=str(file))
     assert shown.returncode == 0 and "server.toml" not in shown.stdout
 
 
-@each_row("command", ["push", "bundle", "plugin", "approve", "verify", "evaluate", "context", "run"])
+@each_row("command", ["push", "package", "scripts approve", "verify", "evaluate", "context", "scripts run", "sign"])
 def test_commands_that_read_roots_take_a_configuration(command: str) -> None:
     assert "config" in {each.name for each in commands()[command].params}

@@ -42,11 +42,11 @@ def test_source_is_locked_compared_and_updated(name: str, cwd: Path) -> None:
         options = ["--lock", "skills.lock"]
         if name == "mcp":  # the lock file starts no command, so the operator's own file names it
             (cwd / "own.toml").write_text(f"roots = [{json.dumps(source.given)}]\n", encoding="utf-8")
-            assert "that a lock file" in str(run("outdated", *options).exception)
+            assert "that a lock file" in str(run("update", "--check", *options).exception)
             options += ["--config", "own.toml"]
-        assert exit_code(run("outdated", *options)) == 0
+        assert exit_code(run("update", "--check", *options)) == 0
         source.publish("second", ())
-        assert exit_code(run("outdated", *options)) == 1
+        assert exit_code(run("update", "--check", *options)) == 1
         done = run("diff", *options)
         assert exit_code(done) == 1 and "good: changed" in done.stdout
         assert exit_code(run("update", *options)) == 0

@@ -1,4 +1,4 @@
-"""`lock`, `outdated`, `update`, `diff` and `serve --lock`, with folders, archives and a site."""
+"""`lock`, `update`, `diff` and `serve --lock`, with folders, archives and a site."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_relative_paths_start_at_the_lock_files_folder(team: Path, monkeypatch: 
     (team / "deploy").mkdir()
     assert exit_code(run("lock", "skills", "--output", "deploy/skills.lock")) == 0
     assert read(team / "deploy" / "skills.lock")[0].given == "../skills"
-    assert exit_code(run("outdated", "--lock", "deploy/skills.lock")) == 0
+    assert exit_code(run("update", "--check", "--lock", "deploy/skills.lock")) == 0
     assert exit_code(run("lock", str(team / "skills"))) == 0 and read(team / "skills.lock")[0].given == f"{team}/skills"
     monkeypatch.chdir(team / "deploy")
-    assert exit_code(run("outdated")) == 0
+    assert exit_code(run("update", "--check")) == 0
 
 
 def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> None:
@@ -91,25 +91,26 @@ def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> No
     assert [*read(team / "skills.lock")[0].skills] == ["refunds"]
 
 
-def test_outdated_lists_changes_and_update_accepts_them(team: Path) -> None:
+def test_check_lists_changes_and_update_accepts_them(team: Path) -> None:
     run("lock", "skills")
-    done = run("outdated")
+    done = run("update", "--check")
     assert (exit_code(done), done.stdout) == (0, "")
     assert done.stderr == "mcp-skills-server: nothing is new: the skills match skills.lock\n"
-    done = run("outdated", "--format", "json")
+    done = run("update", "--check", "--format", "json")
     assert (exit_code(done), done.stderr, len(json.loads(done.stdout))) == (0, "", 1)
     before = (team / "skills.lock").read_bytes()
     change_skill(team)
     write_skill(team / "skills" / "new")
     shutil.rmtree(team / "skills" / "greetings")
-    done = run("outdated")
+    done = run("update", "--check")
     assert exit_code(done) == 1
-    assert done.stdout.splitlines() == ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
+    changes = ["skills:", "  changed  refunds", "  added    new", "  removed  greetings"]
+    assert done.stdout.splitlines() == changes
     kinds = {"changed": ["refunds"], "added": ["new"], "removed": ["greetings"]}
-    done = run("outdated", "--format", "json")
+    done = run("update", "--check", "--format", "json")
     assert (exit_code(done), json.loads(done.stdout)) == (1, [{"from": "skills", "locked": "", "newest": "", **kinds}])
     assert (team / "skills.lock").read_bytes() == before
-    assert run("update").stdout == "removed  greetings\nadded    new\nchanged  refunds\n"
+    assert run("update").stdout.splitlines() == changes
     assert sorted(read(team / "skills.lock")[0].skills) == ["new", "refunds"]
 
 
@@ -119,14 +120,17 @@ def test_update_accepts_all_changes_or_the_named_ones(team: Path) -> None:
     change_skill(team)
     change_skill(team, "greetings")
     assert "no such source or skill" in refused("update", "refnds")
-    assert run("update", "refunds").stdout == "changed  refunds\n"
+    done = run("update", "--check", "refunds")
+    assert (exit_code(done), done.stdout) == (1, "skills:\n  changed  refunds\n")
+    assert read(team / "skills.lock")[0].skills == old
+    assert run("update", "refunds").stdout == "skills:\n  changed  refunds\n"
     new = read(team / "skills.lock")[0].skills
     assert new["greetings"] == old["greetings"]
     assert new["refunds"] != old["refunds"]
     done = run("update", "refunds")
     assert (done.stdout, done.stderr.count("\n")) == ("", 1) and "nothing of refunds is new: " in done.stderr
     done = run("update", "skills")
-    assert (done.stdout, done.stderr) == ("changed  greetings\n", "")
+    assert (done.stdout, done.stderr) == ("skills:\n  changed  greetings\n", "")
     done = run("update")
     assert done.stdout == "" and "nothing is new: the skills match skills.lock\n" in done.stderr
 
@@ -139,13 +143,13 @@ def test_update_takes_the_name_of_a_nested_skill(team: Path) -> None:
     for path in paths:
         write_skill(team / "deep" / path, body="New.\n")
     shutil.rmtree(team / "deep/acme/gone")
-    assert run("update", "refunds").stdout == "changed  acme/billing/refunds\n"
-    assert run("update", "gone").stdout == "removed  acme/gone\n"
+    assert run("update", "refunds").stdout == "deep:\n  changed  acme/billing/refunds\n"
+    assert run("update", "gone").stdout == "deep:\n  removed  acme/gone\n"
     assert refused("update", "twin") == "twin: several skills have this name; write one/twin or two/twin"
     for name in ("unds", "billing", "deep/twin", ""):
         assert "no such source or skill" in refused("update", name)
-    assert run("update", "two/twin").stdout == "changed  two/twin\n"
-    assert run("update", "deep").stdout == "changed  one/twin\nchanged  twin/three\n"
+    assert run("update", "two/twin").stdout == "deep:\n  changed  two/twin\n"
+    assert run("update", "deep").stdout == "deep:\n  changed  one/twin\n  changed  twin/three\n"
 
 
 def test_diff_of_two_roots_shows_summary_before_lines(team: Path) -> None:
@@ -194,12 +198,13 @@ def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> No
     assert exit_code(done) == 0
     assert "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
     assert [sorted(each.skills) for each in read(team / "skills.lock")] == [["greetings", "refunds"], ["extra"]]
-    for command in (["outdated"], ["diff", "--lock", "skills.lock"]):
+    for command in (["update", "--check"], ["diff", "--lock", "skills.lock"]):
         done = run(*command)
         assert (exit_code(done), done.stdout) == (0, "")
     assert names_served_frozen(team) == names
     shutil.rmtree(team / "skills" / "refunds")  # which uncovers more/refunds
-    assert run("outdated").stdout.splitlines() == ["skills:", "  removed  refunds", "more:", "  added    refunds"]
+    changes = ["skills:", "  removed  refunds", "more:", "  added    refunds"]
+    assert run("update", "--check").stdout.splitlines() == changes
     assert exit_code(run("update")) == 0 and names_served_frozen(team) == names
     write_skill(team / "skills" / "refunds")
     assert "left out: refunds of more" in run("update", "skills").stderr and names_served_frozen(team) == names
@@ -211,10 +216,10 @@ def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
     options = ["--config", "conf/skills.toml"]
     assert exit_code(run("lock", "--output", "conf/locked.toml", *options)) == 0
     assert [each.given for each in read(team / "conf" / "locked.toml")] == ["../skills"]
-    assert exit_code(run("outdated", *options)) == 0
+    assert exit_code(run("update", "--check", *options)) == 0
     change_skill(team)
     for command, output in (
-        ("outdated", "changed  refunds"),
+        ("update --check", "changed  refunds"),
         ("diff", "refunds: changed"),
         ("list", "refunds"),
         ("validate", "2 skills"),
@@ -250,7 +255,7 @@ def test_running_server_reloads_its_lock_file(team: Path) -> None:
         change_skill(team)
         shutil.rmtree(team / "skills" / "greetings")
         write_skill(team / "skills" / "new")
-        assert run("update").stdout.count("\n") == 3
+        assert run("update").stdout.count("\n") == 4
         wire.wait_for_log(b"skills.lock was reloaded; it names 2 skills")
         descriptions = {each["frontmatter"]["name"]: each["frontmatter"]["description"] for each in wire.every_skill()}
         assert descriptions.keys() == {"new", "refunds"}
@@ -292,7 +297,7 @@ def test_changed_skill_of_replaced_archive_is_not_served(team: Path) -> None:
     before = read(team / "skills.lock")[0].revision
     change_skill(team)
     pack()
-    moved, changed = run("outdated").stdout.splitlines()
+    moved, changed = run("update", "--check").stdout.splitlines()
     assert len(before) == 64 and changed == "  changed  skills/refunds"
     assert moved.startswith(f"skills.tar.gz: {before[:12]} -> ") and len(moved) == len("skills.tar.gz: ") + 28
     with serving_locked(team) as wire:
@@ -307,10 +312,10 @@ def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) 
         assert names_served_frozen(team, *options) == ["greetings", "refunds"]
         change_skill(team)
         shutil.rmtree(team / "skills" / "greetings")
-        done = run("outdated")
+        done = run("update", "--check")
         for _ in range(200):  # until the site serves the change
             if not exit_code(done):
-                done = run("outdated")
+                done = run("update", "--check")
         assert "changed  refunds" in done.stdout
         assert names_served_frozen(team, *options) == ["greetings", "refunds"]
         assert exit_code(run("update")) == 0
@@ -323,11 +328,11 @@ def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) 
 @each_row(
     ("root", "names"),
     [
-        ("mcp+stdio:touch ran", ["outdated"]),
+        ("mcp+stdio:touch ran", ["update", "--check"]),
         ("mcp+stdio:touch ran", ["update"]),
         ("mcp+stdio:touch ran", ["diff", "--lock", "skills.lock"]),
         ("mcp+stdio:touch ran", ["serve", "--lock", "skills.lock", "--frozen"]),
-        ("./x/../mcp+stdio:touch ran", ["outdated"]),  # a path until it is normalized
+        ("./x/../mcp+stdio:touch ran", ["update", "--check"]),  # a path until it is normalized
     ],
 )
 def test_command_of_a_lock_file_is_not_started(team: Path, root: str, names: list[str]) -> None:

@@ -285,7 +285,7 @@ def wide(tmp_path: Path) -> Path:
 
 
 @each_row("words", [
-    "list skills", "validate skills", "try skills thing", "install --list", "doctor", "rules",
+    "list skills", "validate skills", "evaluate skills --prompt thing", "install --list", "doctor", "validate --rules",
 ])  # fmt: skip
 def test_tables_and_findings_fit_80_columns_of_a_terminal(wide: Path, words: str) -> None:
     environment = COLOURED | {"HOME": str(wide), "XDG_CONFIG_HOME": str(wide)}

@@ -153,7 +153,7 @@ def test_unsuitable_output_is_refused_in_one_line(root: Path, tmp_path: Path) ->
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root writes everywhere")
 def test_unwritable_output_is_reported_in_one_line(root: Path, tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
-    for command, output in (("publish", "closed"), ("publish", "closed/below"), ("plugin", "closed/below")):
+    for command, output in (("publish", "closed"), ("publish", "closed/below"), ("package", "closed/below")):
         done = run(command, root, "--output", tmp_path / output)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "cannot be written" in done.stderr
@@ -163,8 +163,8 @@ VALIDATOR = MODULES / MCPB / "dist" / "cli" / "cli.js"
 
 
 def test_bundle_has_required_fields_and_starts_with_its_skills(tmp_path: Path) -> None:
-    done = run("bundle", FIXTURES, "--output", tmp_path / "s.mcpb", "--name", "acme", "--package-version", "1.2.3")
-    assert done.returncode == 0 and "wrote 17 skills" in done.stderr, done.stderr
+    done = run("package", FIXTURES, "--output", tmp_path / "s.mcpb", "--name", "acme", "--package-version", "1.2.3")
+    assert done.returncode == 0 and "wrote the bundle acme with 17 skills" in done.stderr, done.stderr
     with zipfile.ZipFile(tmp_path / "s.mcpb") as archive:
         archive.extractall(tmp_path / "unpacked")
     manifest = json.loads((tmp_path / "unpacked/manifest.json").read_bytes())
@@ -189,7 +189,7 @@ def test_bundle_has_required_fields_and_starts_with_its_skills(tmp_path: Path) -
 @pytest.mark.skipif(not VALIDATOR.exists(), reason="make interop installs the validator of bundles")
 @pytest.mark.needs_program("node")
 def test_bundle_passes_the_validator_of_its_format(tmp_path: Path) -> None:
-    assert run("bundle", FIXTURES, "--output", tmp_path / "s.mcpb").returncode == 0
+    assert run("package", FIXTURES, "--output", tmp_path / "s.mcpb").returncode == 0
 
     def validator(*words: str | Path) -> str:
         return subprocess.check_output(["node", VALIDATOR, *words], text=True, cwd=tmp_path)
@@ -208,7 +208,7 @@ def test_bundle_is_reproducible_and_keeps_file_modes(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         skill = write_skill(tmp_path / folder / "skills" / "a", scripts__run_sh="#!/bin/sh\n")
         (skill / "scripts/run.sh").chmod(0o755)
-        assert run("bundle", skill.parent, "--output", tmp_path / f"{folder}.mcpb").returncode == 0
+        assert run("package", skill.parent, "--output", tmp_path / f"{folder}.mcpb").returncode == 0
     assert (tmp_path / "one.mcpb").read_bytes() == (tmp_path / "two.mcpb").read_bytes()
     with zipfile.ZipFile(tmp_path / "one.mcpb") as archive:
         members = archive.infolist()
@@ -227,7 +227,7 @@ def test_bundle_is_reproducible_and_keeps_file_modes(tmp_path: Path) -> None:
 
 
 def test_plugin_matches_its_schemas_with_and_without_a_server(tmp_path: Path) -> None:
-    assert run("plugin", FIXTURES, "--output", tmp_path / "p", "--name", "acme").returncode == 0
+    assert run("package", FIXTURES, "--output", tmp_path / "p", "--name", "acme").returncode == 0
     assert {each.name for each in (tmp_path / "p").iterdir()} == {"plugin.json", "skills"}
     assert not os.access(tmp_path / "p/plugin.json", os.X_OK)
     about = json.loads((tmp_path / "p/plugin.json").read_bytes())
@@ -235,7 +235,7 @@ def test_plugin_matches_its_schemas_with_and_without_a_server(tmp_path: Path) ->
     assert (about["name"], about["description"]) == ("acme", "17 Agent Skills")
     assert all((each / "SKILL.md").is_file() for each in (tmp_path / "p/skills").iterdir())
     assert run("validate", tmp_path / "p/skills").returncode == 0
-    assert run("plugin", FIXTURES, "--output", tmp_path / "q", "--server").returncode == 0
+    assert run("package", FIXTURES, "--output", tmp_path / "q", "--server").returncode == 0
     assert not os.access(tmp_path / "q/mcp.json", os.X_OK)
     servers = json.loads((tmp_path / "q/mcp.json").read_bytes())
     assert published.faults(published.AGENT_PLUGIN_MCP, servers) == []
@@ -250,22 +250,22 @@ def test_invalid_package_is_reported_and_not_written(tmp_path: Path) -> None:
     write_skill(tmp_path / "Skills of Mine" / "good")
     write_skill(tmp_path / "Skills of Mine" / "bad", name="other")
     root, output = tmp_path / "Skills of Mine", tmp_path / "out"
-    for command in ("bundle", "plugin"):
-        done = run(command, root, "--output", output)
+    for made in (output, tmp_path / "out.mcpb"):
+        done = run("package", root, "--output", made)
         assert done.returncode == 1 and "bad: left out" in done.stderr
         for wrong in (("--name", "Not A Name"), ("--name", "a--b"), ("--package-version", "one")):
-            done = run(command, root, "--output", output, "--allow-partial", *wrong)
+            done = run("package", root, "--output", made, "--allow-partial", *wrong)
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert not output.exists()
+        assert not made.exists()
     (tmp_path / "empty").mkdir()
-    assert run("plugin", tmp_path / "empty", "--output", output).returncode == 2
+    assert run("package", tmp_path / "empty", "--output", output).returncode == 2
     output.mkdir()
-    assert "already exists" in run("plugin", root, "--output", output, "--allow-partial").stderr
+    assert "already exists" in run("package", root, "--output", output, "--allow-partial").stderr
     assert [*output.iterdir()] == []
     long = write_skill(tmp_path / ("A" * 70) / "good").parent
-    assert run("plugin", long, "--output", tmp_path / "long").returncode == 0
+    assert run("package", long, "--output", tmp_path / "long").returncode == 0
     assert json.loads((tmp_path / "long/plugin.json").read_bytes())["name"] == "a" * 64
-    assert run("plugin", root, "--output", tmp_path / "made", "--allow-partial").returncode == 0
+    assert run("package", root, "--output", tmp_path / "made", "--allow-partial").returncode == 0
     assert json.loads((tmp_path / "made/plugin.json").read_bytes())["name"] == "skills-of-mine"
 
 

@@ -18,18 +18,22 @@ import click
 import pytest
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.access.tokens import Token, Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands import reloading
 from mcp_skills_server.commands.config_file import command_named
+from mcp_skills_server.commands.features.feature import HttpServices
+from mcp_skills_server.commands.features.replicas import SharedState
 from mcp_skills_server.commands.opening import OpenedRoots, make_views
 from mcp_skills_server.commands.options import warn_of_unknown_variables
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web.front import FrontSettings
+from mcp_skills_server.web.open_responses import OpenResponses
+from mcp_skills_server.web.policy import make_policy
 from tables import each_row
 from web.http_wire import HELLO, HttpClient, Server, Stream, http_serving
 from wire import write_skill
@@ -210,13 +214,19 @@ class Reloading:
     views: Views
 
 
-def make_reloading(config: Path) -> Reloading:
+def services_of(tokens: Tokens, responses: OpenResponses | None = None) -> HttpServices:
+    policy = make_policy("127.0.0.1", (), (), tokens)
+    front = FrontSettings(policy, responses=responses or OpenResponses())
+    return HttpServices(front, tokens, SharedState(poll_sources=int))
+
+
+def make_reloading(config: Path, responses: OpenResponses | None = None) -> Reloading:
     context = serve.make_context("serve", ["--config", str(config)])
     tokens = Tokens(read_token_file(context.params["token_file"]).require_valid())
     registry = Registry([config.parent / "skills"])
     views = make_views(registry, context.params["config"], local=False)
-    quotas = Quotas(context.params["config"].quotas)
-    reloader = Reloader(context, views, OpenedRoots(registry, None), tokens, quotas)
+    http = services_of(tokens, responses)
+    reloader = Reloader(context, views, OpenedRoots(registry, None), http)
     return Reloading(reloader, tokens, views)
 
 
@@ -251,7 +261,6 @@ def test_tokens_and_grants_are_replaced_atomically(config: Path) -> None:
     tokens_file = config.with_name("tokens")
     replace(tokens_file, f"a={OLD} groups=y\n")
     replace(config, TEXT + GRANT.replace("*'", "group:x'", 1))
-    reloading = make_reloading(config)
     member = Principal("token", "b", groups=frozenset("x"))
     # Groups of the token, and True if a member of group x has the view of everyone.
     states: list[tuple[set[str], bool]] = []
@@ -262,12 +271,13 @@ def test_tokens_and_grants_are_replaced_atomically(config: Path) -> None:
     def record_state() -> None:
         states.append((groups(), reloading.views.of(member) is reloading.views.of(None)))
 
-    def record_around(swap: Callable[[], object]) -> None:
-        record_state()
-        swap()
-        record_state()
+    class Recording(OpenResponses):
+        def between_requests(self, work: Callable[[], object]) -> None:
+            record_state()
+            work()
+            record_state()
 
-    reloading.tokens.between_requests = record_around
+    reloading = make_reloading(config, Recording())
     reloading.views.on_replaced(lambda _before, _now: states.append((groups(), False)))
     replace(tokens_file, f"a={OLD} groups=x\n")
     replace(config, TEXT + GRANT.replace("**", "open/*"))
@@ -396,7 +406,7 @@ def test_reload_does_not_turn_tokens_on(config: Path) -> None:
     replace(config, "roots = ['skills']\n")
     registry = Registry([config.parent / "skills"])
     context = serve.make_context("serve", ["--config", str(config)])
-    reloader = Reloader(context, Views(registry), OpenedRoots(registry, None), Tokens([]))
+    reloader = Reloader(context, Views(registry), OpenedRoots(registry, None), services_of(Tokens([])))
     reloader.reload()
     assert reloader.refused == ""
     replace(config, TEXT)

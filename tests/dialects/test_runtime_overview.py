@@ -46,7 +46,7 @@ def overview_of_size(size: int) -> Overview:
         return build_overview(size, folders=0 if size < 300 else 20)
     registry = Registry([FIXTURES])
     registry.load()
-    overview = Runtime(registry).briefing.overview
+    overview = Runtime(registry).whole.briefing.overview
     assert len(overview.offers) == size
     return overview
 

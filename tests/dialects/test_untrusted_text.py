@@ -104,7 +104,7 @@ def test_forged_tags_in_a_skill_are_escaped_in_every_text(tmp_path: Path) -> Non
 
     async def run() -> None:
         await served.load()
-        hosted, own = served.session(), Session(served, hosted=False)
+        hosted, own = served.session(), Session(served.whole, hosted=False)
         names = {"names": ["bad", "good"]}
         texts = [
             (await own.call("skills_list"), []),

@@ -52,7 +52,7 @@ def test_lock_file_is_replaced_atomically(tmp_path: Path) -> None:
                 continue  # the next killed run finds the leftovers of this one
             succeed(*words)
             assert file.read_bytes() != before
-            assert succeed("outdated", *words[1:]) == ""
+            assert succeed("update", "--check", *words[1:]) == ""
         killer.assert_spread()
         age_leftovers(file, file.parent)
         edit(-3)
@@ -104,11 +104,11 @@ def test_approvals_are_replaced_atomically(tmp_path: Path) -> None:
     packed.write_bytes(archive.pack(files)[1])
     words = ["--approvals", str(file), "--cache-dir", str(tmp_path / "cache")]
     killer = Killer(tmp_path / "state", 3)
-    size = killer.measure("approve", str(packed), names[0], *words)
+    size = killer.measure("scripts", "approve", str(packed), names[0], *words)
     for number in range(8):
         name = names[1 + number % 2]
         before = approved(file)
-        command, after = ["approve", str(packed), name, *words], before | {name}
+        command, after = ["scripts", "approve", str(packed), name, *words], before | {name}
         if number % 4 > 1:
             command, after = [*command, "--revoke"], before - {name}
         killer.kill(size, *command)
@@ -117,7 +117,7 @@ def test_approvals_are_replaced_atomically(tmp_path: Path) -> None:
         assert approved(file) == after
     killer.assert_spread()
     age_leftovers(file, file.parent, "approvals.json.lock")
-    succeed("approve", str(packed), names[0], *words)
+    succeed("scripts", "approve", str(packed), names[0], *words)
     assert sorted(os.listdir(file.parent)) == ["approvals.json", "approvals.json.lock"]
 
 

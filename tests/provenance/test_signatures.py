@@ -415,7 +415,7 @@ def test_config_source_can_require_signatures(tmp_path: Path, pair: KeyPair, mon
     left_out = "left out: theirs/unsigned: it has no signature"
     assert left_out in run("lock", "--config", "c.toml").stderr
     assert [[*each.skills] for each in read_lock(Path("skills.lock"))] == [["mine"], ["signed"]]
-    assert run("outdated", "--config", "c.toml").return_value == 0
+    assert run("update", "--check", "--config", "c.toml").return_value == 0
     done = run("update", "--config", "c.toml")
     assert done.stdout == ""
     assert left_out in done.stderr

@@ -13,9 +13,9 @@ from jsonschema import Draft202012Validator
 from catalog.forest import skill_md
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime as dialect
-from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.scripts.outcome import Outcome
-from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.runtime.scripts.runner import RunRequest
+from mcp_skills_server.runtime.session import Progress, Session
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
 PDF_SKILL_MD = skill_md(
@@ -98,15 +98,16 @@ class FakeScripts:
         self.workspaces.append(Mock())
         return self.workspaces[-1]
 
-    async def run(self, skill: Skill, path: str, workspace: Mock, **options: Any) -> Outcome:
+    async def run(self, request: RunRequest, workspace: Mock, progress: Progress | None) -> Outcome:
+        assert request.skill is not None
         self.attempts += 1
-        raw = self._registry.read(skill.files[path])
-        self.runs.append(SimpleNamespace(skill=skill, path=path, workspace=workspace, options=options))
+        raw = self._registry.read(request.skill.files[request.path])
+        self.runs.append(SimpleNamespace(request=request, workspace=workspace))
         self.started.set()
         await self.release.wait()
-        if options["progress"] is not None:
-            await options["progress"](1.0)
-        return Outcome(path, 0, raw.decode(), "", 1, False, False, False, "none")
+        if progress is not None:
+            await progress(1.0)
+        return Outcome(request.path, 0, raw.decode(), "", 1, False, False, False, "none")
 
 
 def unexpected_call(*_: Any) -> Any:

@@ -18,8 +18,9 @@ from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime import active_skills
 from mcp_skills_server.runtime.active_skills import find_active
-from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.runtime.settings import RuntimeSettings
 from runtime.support import (
     SKILL_FILES,
     active_names,
@@ -334,9 +335,9 @@ async def test_unreadable_loaded_skill_can_be_replaced(tmp_path: Path, monkeypat
 
 async def test_latest_skill_that_vanishes_during_a_call_is_named(session: Session, registry: Registry) -> None:
     await load(session, "pdf-processing", "refunds")
-    active = await session.loaded.refresh(session._runtime)
+    active = await session.loaded.refresh(session._offering)
     with pytest.raises(RequestError, match="The skill 'acme/billing/refunds' is not loaded"):
-        find_active(session._runtime, active, Snapshot({}), None)
+        find_active(session._offering, active, Snapshot({}), None)
 
 
 async def run_both(

@@ -15,8 +15,9 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.briefing import Briefing, _fitting, _words_of
-from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.runtime.settings import RuntimeSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +37,7 @@ def test_briefing_before_scan_is_that_of_previous_process(
     previous.load()
     previous.save_index()
     registry = Registry([root], index=index)
-    briefing = Runtime(registry).briefing
+    briefing = Runtime(registry).whole.briefing
     assert briefing.remember()
     before = texts_of(briefing)
     assert not registry.loaded.is_set()
@@ -49,7 +50,7 @@ def test_briefing_before_scan_is_that_of_previous_process(
 def test_briefing_before_first_scan_names_no_skill(tmp_path: Path) -> None:
     for files, after in ((skills("a"), "1 skill here"), ({}, "")):
         registry = Registry([write_files(tmp_path / f"{len(files)}", files)], index=Index(tmp_path / "index", 1))
-        briefing = Runtime(registry).briefing
+        briefing = Runtime(registry).whole.briefing
         assert not briefing.remember()
         assert briefing.instructions().startswith("Skills here")
         assert len(briefing.tools(handles=True)) == 5
@@ -62,13 +63,13 @@ def test_search_tool_description_has_keywords_for_hosts_with_tool_search(tmp_pat
     many = {f"skill-of-a-long-name-{n}/SKILL.md": skill_md(f"skill-of-a-long-name-{n}") for n in range(147)}
     table = skill_md("tables", "tags: [spreadsheet]").replace("Tells", "Reads CSV and tells")
     registry = load_registry(write_files(tmp_path, many | {"tables/SKILL.md": table}))
-    briefing = Runtime(registry).briefing
+    briefing = Runtime(registry).whole.briefing
     description = str(briefing.tools(handles=True, client=client_of("codex-mcp-client"))[1]["description"])
     keywords = description.split("There are skills about: ")[1].rstrip(".").split(", ")
     assert {"tables", "spreadsheet", "csv"} <= {*keywords}
     assert len(description) <= 4_000
     assert "csv" not in str(briefing.tools(handles=True)[1]["description"])
-    short = Runtime(registry, RuntimeSettings(overview_characters=500)).briefing
+    short = Runtime(registry, RuntimeSettings(overview_characters=500)).whole.briefing
     tools = short.tools(handles=True, client=client_of("codex-mcp-client"))
     assert max(len(str(tool["description"])) for tool in tools) <= 500
 
@@ -90,21 +91,22 @@ def test_skill_with_preferred_tag_is_described_before_recently_used_ones(tmp_pat
         fields = f"---\nname: s{number}\ndescription: {text}, {number}.\n{tag}---\n"
         write_files(tmp_path, {f"s{number}/SKILL.md": fields})
     for tags in ((), ("team",)):
-        briefing = Runtime(load_registry(tmp_path), RuntimeSettings(preferred_tags=tags)).briefing
-        briefing.prefer([f"s{number}" for number in range(70)])
+        recent = [f"s{number}" for number in range(70)]
+        settings = RuntimeSettings(preferred_tags=tags, preferred_paths=recent)
+        briefing = Runtime(load_registry(tmp_path), settings).whole.briefing
         assert (f"- s70: {text}" in briefing.instructions()) is bool(tags)
 
 
 def test_overview_names_roots_by_last_path_component(tmp_path: Path) -> None:
     roots = [write_files(tmp_path / root, skills(*(f"{root}-{n}" for n in range(30)))) for root in ("mine", "ours")]
-    shown = Runtime(load_registry(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
+    shown = Runtime(load_registry(*roots), RuntimeSettings(overview_characters=900)).whole.briefing.instructions()
     assert "\n- mine (30): mine-" in shown and "\n- ours (30): ours-" in shown
     assert str(tmp_path) not in shown
 
 
 def test_news_counts_skills_added_and_removed_since_a_time(tmp_path: Path) -> None:
     registry = Registry([write_files(tmp_path, skills("a", "b"))])
-    briefing = Runtime(registry).briefing
+    briefing = Runtime(registry).whole.briefing
     registry.load()
     times: list[float] = []
     assert briefing.news(0) is None
@@ -130,14 +132,14 @@ def test_news_is_limited_and_ends_with_close(tmp_path: Path, monkeypatch: pytest
     closed.close()
     write_files(tmp_path, skills("f", "g", "h", "i", "j"))
     registry.refresh()
-    assert "3 added or more." in str(runtime.briefing.news(0))
-    assert closed.briefing.news(0) is None
+    assert "3 added or more." in str(runtime.whole.briefing.news(0))
+    assert closed.whole.briefing.news(0) is None
 
 
 async def test_only_search_and_load_results_carry_news(tmp_path: Path) -> None:
     registry = load_registry(write_files(tmp_path, skills("alpha")))
     runtime = Runtime(registry)
-    session, hosted = Session(runtime, hosted=False), runtime.session()
+    session, hosted = Session(runtime.whole, hosted=False), runtime.session()
     calls = (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]}))
     for name, arguments in calls:
         assert "changed" not in str(await session.call(name, arguments))
@@ -148,5 +150,5 @@ async def test_only_search_and_load_results_carry_news(tmp_path: Path) -> None:
         assert "1 added." in str(result["content"])
         assert "1 added." in str(result["structuredContent"])
         assert "changed" not in str(await hosted.call(name, arguments))  # each model call has the instructions
-        assert "changed" not in str(await Session(runtime, hosted=False).call(name, arguments))
+        assert "changed" not in str(await Session(runtime.whole, hosted=False).call(name, arguments))
     assert "changed" not in str(await session.call("skills_list"))

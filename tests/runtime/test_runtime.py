@@ -29,7 +29,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 def make_work_directory(session: Any) -> str:
     """Create the work directory of a session, as its first script does, and return its path."""
-    session._workspace = session._runtime.scripts.workspace()
+    session._workspace = session._offering.scripts.workspace()
     assert os.path.isdir(session._workspace.path)
     return session._workspace.path
 
@@ -56,8 +56,8 @@ async def test_runtime_on_event_loop_loads_in_a_thread(registry: Registry, monke
 
 
 def test_runtime_without_event_loop_loads_on_first_session(registry: Registry) -> None:
-    with Runtime(registry, scripts=SCRIPTS) as runtime:
-        runtime.embeddings = embeddings = Mock()
+    embeddings = Mock()
+    with Runtime(registry, scripts=SCRIPTS, embeddings=embeddings) as runtime:
         with runtime.session() as session:
             assert registry.loaded.is_set()
             assert "2 skills:" in str(session.tools())

@@ -28,10 +28,13 @@ from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Standing
-from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.offering import Offering
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.scripts.runner import RunRequest
 from mcp_skills_server.runtime.scripts.workspace import Workspace
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.runtime.settings import RuntimeSettings
 from mcp_skills_server.runtime.tool_arguments import path_in
 from runtime.support import (
     PDF_SKILL_MD,
@@ -62,11 +65,17 @@ def scripts(registry: Registry) -> FakeScripts:
 
 
 @pytest.fixture
-def script_session(registry: Registry, scripts: FakeScripts) -> Session:
-    """A session that may run scripts."""
+def script_runtime(registry: Registry, scripts: Any) -> Runtime:
+    """A runtime whose sessions may run scripts."""
     runtime = Runtime(registry)
-    runtime.scripts = scripts  # pyright: ignore[reportAttributeAccessIssue]
-    return runtime.session()
+    runtime.scripts = runtime.whole.scripts = scripts
+    return runtime
+
+
+@pytest.fixture
+def script_session(script_runtime: Runtime) -> Session:
+    """A session that may run scripts."""
+    return script_runtime.session()
 
 
 @pytest.fixture
@@ -147,7 +156,7 @@ async def test_session_without_usable_skills_has_no_tools(tmp_path: Path, files:
 
 @pytest.mark.requirement("RT-22", "X-15")
 async def test_results_carry_handle_and_bodies_unless_session_is_hosted(registry: Registry) -> None:
-    session = Session(Runtime(registry), hosted=False)
+    session = Session(Runtime(registry).whole, hosted=False)
     first = await call_tool(session, "skills_load", names=["pdf-processing"])
     second = await call_tool(session, "skills_load", names=["data-analysis"], mode="add")
     for receipt in (first, second):
@@ -164,7 +173,7 @@ async def test_results_carry_handle_and_bodies_unless_session_is_hosted(registry
     assert entry["instructions"].startswith("Read [the guide]")
     rest = ["assets/form.bin", "assets/icon.png", "references/my notes.md", "scripts/extract.py"]
     assert entry["files"] == ["references/guide.md", *rest]
-    unloaded = Session(Runtime(registry), hosted=False)
+    unloaded = Session(Runtime(registry).whole, hosted=False)
     assert "session" in await error_of(unloaded, "skills_read", {"path": SKILL_MD})
 
 
@@ -461,7 +470,7 @@ def test_session_answers_any_call_with_a_result(
     fixture_runtime: Runtime, requests: list[tuple[str, dict[str, Any]]], hosted: bool
 ) -> None:
     async def call_all() -> None:
-        session = Session(fixture_runtime, hosted=hosted)
+        session = Session(fixture_runtime.whole, hosted=hosted)
         await session.call("skills_load", {"names": ["csv-profiling", "polite-greetings"]})
         for name, arguments in requests:
             result: Any = await session.call(name, arguments)
@@ -486,7 +495,9 @@ async def test_run_script_is_absent_and_refused_by_default(session: Session) -> 
 
 
 @pytest.mark.requirement("RT-18", "RT-19")
-async def test_run_script_passes_arguments_on(script_session: Session, scripts: FakeScripts) -> None:
+async def test_run_script_passes_arguments_on(
+    script_session: Session, scripts: FakeScripts, registry: Registry
+) -> None:
     assert "skills_run_script" in [tool["name"] for tool in script_session.tools()]
     assert "skills_run_script" in await error_of(script_session, "unknown")
     await call_tool(script_session, "skills_load", names=["pdf-processing"])
@@ -495,18 +506,17 @@ async def test_run_script_passes_arguments_on(script_session: Session, scripts: 
     async def progress(seconds: float) -> None:
         reported.append(seconds)
 
-    given = {"args": ["--in", "a b"], "env": {"KEY": "v"}, "workdir": "out", "timeout_s": 2.5}
+    given: dict[str, Any] = {"args": ["--in", "a b"], "env": {"KEY": "v"}, "workdir": "out", "timeout_s": 2.5}
     arguments = {"path": "./scripts/extract.py", **given}
     result: Any = await script_session.call("skills.run_script", arguments, progress=progress)
     assert result["structuredContent"]["stdout"] == "print('extracted')\n"
     await call_tool(script_session, "skills_run_script", path="scripts/extract.py")
     full, default = scripts.runs
-    assert full.skill.path == "pdf-processing"
-    assert full.path == "scripts/extract.py"
+    skill = registry.snapshot.skills["pdf-processing"]
+    assert full.request == RunRequest(skill=skill, path="scripts/extract.py", **given)
     assert full.workspace == scripts.workspaces[0]
-    assert full.options == {**given, "progress": progress, "owner": None, "permissions": None}
     assert reported == [1.0]
-    assert default.options == {**dict.fromkeys(full.options), "args": (), "workdir": "."}
+    assert default.request == RunRequest(skill=skill, path="scripts/extract.py")
 
 
 @pytest.mark.requirement("RT-15", "RT-16", "RT-18", "X-29", "X-30")
@@ -529,11 +539,13 @@ async def test_only_script_of_loaded_skill_is_run(script_session: Session, scrip
     assert scripts.workspaces == []
     await call_tool(script_session, "skills_load", names=["data-analysis", "refunds"])
     await call_tool(script_session, "skills_run_script", path="scripts/plot.sh", skill="data-analysis")
-    assert [run.skill.name for run in scripts.runs] == ["data-analysis"]
+    assert [run.request.skill.name for run in scripts.runs] == ["data-analysis"]
 
 
-async def test_session_has_one_work_directory_until_close(script_session: Session, scripts: FakeScripts) -> None:
-    other = script_session._runtime.session()
+async def test_session_has_one_work_directory_until_close(
+    script_runtime: Runtime, script_session: Session, scripts: FakeScripts
+) -> None:
+    other = script_runtime.session()
     for session in (script_session, script_session, other):
         await call_tool(session, "skills_load", names=["pdf-processing"])
         await call_tool(session, "skills_run_script", path="scripts/extract.py")
@@ -544,7 +556,7 @@ async def test_session_has_one_work_directory_until_close(script_session: Sessio
     assert first.close.call_count == 1
     assert second.close.call_count == 0
     assert script_session.active_skills == []
-    script_session._runtime.close()
+    script_runtime.close()
     assert scripts.close.call_count == 1
 
 
@@ -588,14 +600,14 @@ async def test_script_runs_as_edited_after_the_scan(
 async def test_concurrent_calls_see_only_skills_of_their_callers_view(registry: Registry) -> None:
     grants = [Grant(("group:all",), (Pattern("**"),)), Grant(("token:ann",), (Pattern("acme/**"),))]
     shared, views = Runtime(registry), Views(registry, Grants(grants, local=False))
-    wide = shared.restricted_to(views.of(Principal("token", "ann", groups=frozenset({"all"}))))
-    narrow = shared.restricted_to(views.of(Principal("token", "ann")))
-    session = Sessions(shared).new(runtime=wide)
+    wide = shared.offering(views.of(Principal("token", "ann", groups=frozenset({"all"}))))
+    narrow = shared.offering(views.of(Principal("token", "ann")))
+    session = Sessions(shared).new(offering=wide)
     wide_answers: list[str] = []
     narrow_answers: list[str] = []
 
-    async def call(answers: list[str], of: Runtime, tool: str, **arguments: object) -> None:
-        answers.append(json.dumps(await session.call(tool, arguments, of=of)))
+    async def call(answers: list[str], offering: Offering, tool: str, **arguments: object) -> None:
+        answers.append(json.dumps(await session.call(tool, arguments, offering=offering)))
 
     await call(wide_answers, wide, "skills_load", names=["pdf-processing"])
     assert "pdf-processing" in wide_answers.pop()

@@ -164,7 +164,7 @@ async def test_busy_session_is_neither_evicted_nor_expired(
     monkeypatch.setattr(sessions_module, "MAX_SESSIONS", most)
     sessions = Sessions(runtime)
     scripts: Any = FakeScripts(runtime.registry, blocks=True)
-    runtime.scripts = scripts
+    runtime.whole.scripts = scripts
     busy, other, latest = await open_session(sessions), sessions.new(), sessions.new()
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as group:
@@ -190,7 +190,7 @@ async def test_busy_session_is_neither_evicted_nor_expired(
 async def test_close_ends_all_sessions(runtime: Runtime) -> None:
     sessions = Sessions(runtime)
     scripts: Any = FakeScripts(runtime.registry)
-    runtime.scripts = scripts
+    runtime.scripts = runtime.whole.scripts = scripts
     opened = [await open_session(sessions, owner) for owner in (None, "alpha")]
     for session in opened:
         await run_script(session)

@@ -23,9 +23,10 @@ from mcp_skills_server.access.quotas import LimitedOwner
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import SkillFile
 from mcp_skills_server.runtime import sessions
-from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import IDLE_S, UnknownSessionError
+from mcp_skills_server.runtime.settings import RuntimeSettings
 from mcp_skills_server.runtime.shared_sessions import SessionRecord, SharedSessions
 from runtime.support import FakeScripts, call_tool, error_of, text_of
 from tables import each_row
@@ -333,7 +334,7 @@ async def test_read_of_output_file_on_another_replica_is_explained(tmp_path: Pat
     tree = write_files(tmp_path, skills("a") | {"a/scripts/x.sh": "echo x\n"})
     one, two = Replica(tree, store), Replica(tree, store)
     for each in (one, two):
-        each.runtime.scripts = scripts = FakeScripts(each.runtime.registry)  # type: ignore[assignment]
+        each.runtime.whole.scripts = scripts = FakeScripts(each.runtime.registry)  # type: ignore[assignment]
         scripts.workspace = lambda: Mock(**{"read.side_effect": RequestError("It has no file")})
     handle = (await one.call("load", names=["a"])).session_id
     for runner, reader in ((one, two), (two, one)):

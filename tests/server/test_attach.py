@@ -266,14 +266,14 @@ async def test_legacy_handshake_starts_the_first_scan(held_scan: HeldScan) -> No
 
 @pytest.mark.parametrize("cause", ["grants", "sources"])
 async def test_handshake_waits_for_a_scan_if_the_index_is_not_enough(
-    held_scan: HeldScan, mode: Any, cause: str
+    held_scan: HeldScan, mode: Any, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, release = held_scan
     views = None
     if cause == "grants":
         views = Views(registry, Grants([Grant(("local",), (Pattern("team-3/**"),))], local=True))
     else:
-        registry.await_sources = lambda: None
+        monkeypatch.setattr(Registry, "awaits_sources", True)
     threading.Timer(0.2, release.set).start()
     async with attached_client(registry, mode, views=views) as client:
         assert registry.loaded.is_set()

@@ -283,14 +283,14 @@ async def test_new_replica_repeats_all_list_changes_for_its_clients(tmp_path: Pa
         sent.put_nowait(method)
 
     with Registry([tmp_path]) as registry:
-        attachment = Attachment(registry, Settings(), None, None)
-        attachment.recent = RecentNotifications(lambda: sent.put_nowait("announced"))
+        recent = RecentNotifications(lambda: sent.put_nowait("announced"))
+        attachment = Attachment(registry, Settings(), None, None, recent=recent)
         async with attachment.running(), asyncio.timeout(DEADLINE):
             stream = Stream(1, send, shared=False)
             listen = asyncio.ensure_future(attachment.notifier.listen(stream, {"resourcesListChanged": True}))
             assert await sent.get() == "notifications/subscriptions/acknowledged"
             await attachment.ready()
-            attachment.recent.repeat()
+            recent.repeat()
             assert await sent.get() == "notifications/resources/list_changed"
             attachment.notifier.close()
             await listen

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import anyio
 import pytest
 
+from catalog.forest import DEADLINE
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources import folder
@@ -242,7 +243,7 @@ def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_p
             super().set()
 
     follower.read_once = RecordingEvent()
-    follower.note = lambda revision, _problems, _changed: events.append((revision, follower.state.ready))
+    follower.report_to(lambda revision, _problems, _changed: events.append((revision, follower.state.ready)))
     source.answers = ["one"]
     follow(follower)
     assert events[-2:] == [("one", False), ("read", True)]
@@ -282,16 +283,17 @@ def test_failing_disk_fails_the_source(fault: int, step: str, tmp_path: Path, mo
 
 def test_listing_waits_only_for_sources_without_copy(tmp_path: Path) -> None:
     kind = Kind("memo", lambda given: given.startswith("memo:"), ScriptedSource)
-    mirrors = Mirrors(SourceSettings(tmp_path), (kind, *KINDS))
-    mirrors.root("memo:a")
-    (follower,) = mirrors.followers
-    assert isinstance(follower.source, ScriptedSource)
-    follower.source.answers = ["one"]
-    wait = mirrors.first_read(0.0)
-    assert wait is not None
-    wait()
-    anyio.run(follower.refresh)
-    assert mirrors.first_read(0.0) is None
+    for is_awaited in (True, False):
+        mirrors = Mirrors(SourceSettings(tmp_path), (kind, *KINDS))
+        mirrors.root("memo:a")
+        (follower,) = mirrors.followers
+        assert isinstance(follower.source, ScriptedSource)
+        follower.source.answers = ["one"]
+        mirrors.start(DEADLINE)
+        assert mirrors.are_awaited is is_awaited
+        mirrors.await_first_read()
+        assert follower.has_copy
+        mirrors.stop()
 
 
 class NoticedChanges:
@@ -329,7 +331,7 @@ def test_registry_receives_changed_copy_with_its_revision(tmp_path: Path) -> Non
 def test_only_changed_skill_folders_are_handed_over(tmp_path: Path) -> None:
     source, follower = make_follower(tmp_path)
     changed: list[list[str]] = []
-    follower.note = lambda _revision, _problems, paths: changed.append(sorted(paths))
+    follower.report_to(lambda _revision, _problems, paths: changed.append(sorted(paths)))
     source.answers = ["one", "two", "two"]
     follow(follower)
     assert changed[-2:] == [["memo"], []]
@@ -386,7 +388,7 @@ def test_foreign_content_is_no_longer_served_once_it_is_removed(tmp_path: Path) 
 def test_source_that_is_switched_to_is_read_whole(tmp_path: Path) -> None:
     source, follower = make_follower(tmp_path)
     changed: list[Set[str]] = []
-    follower.note = lambda _revision, _problems, paths: changed.append({*paths})
+    follower.report_to(lambda _revision, _problems, paths: changed.append({*paths}))
     source.answers = ["one"]
     anyio.run(follower.refresh)
     other, _ = make_follower(tmp_path)

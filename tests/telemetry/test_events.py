@@ -26,7 +26,7 @@ from mcp_skills_server.telemetry.log import log_requests
 from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.telemetry.tracing import Tracing
 from mcp_skills_server.telemetry.usage import Usage, UsageStore
-from mcp_skills_server.web.ui.pages.operation import Activity
+from mcp_skills_server.web.ui.activity import Activity
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio
@@ -140,10 +140,9 @@ def test_failing_reader_affects_neither_others_nor_request(
 
 
 @pytest.mark.parametrize(("keeps_questions", "question"), [(True, "how?"), (False, "")])
-def test_event_has_principal_search_and_error_code(
-    publisher: Events, published: list[Event], keeps_questions: bool, question: str
-) -> None:
-    publisher.keeps_questions = keeps_questions
+def test_event_has_principal_search_and_error_code(publisher: Events, keeps_questions: bool, question: str) -> None:
+    published: list[Event] = []
+    publisher.subscribe(published.append, questions=keeps_questions)
     token = events.request_id.set("first")
     with publisher.serving(), events.Request("mcp", "x", principal=Principal("token", "ann")) as request:
         events.record_search("how?", 2)

@@ -6,6 +6,7 @@ import http.client
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -15,16 +16,23 @@ from starlette.types import ASGIApp
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server import eras
+from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.app import McpPart, make_app
+from mcp_skills_server.web.front import FrontSettings
+from mcp_skills_server.web.mcp import McpEndpoint
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.probes import Drain
+from mcp_skills_server.web.probes import Probes
 from mcp_skills_server.web.published import Publisher
 from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
-from mcp_skills_server.web.settings import HttpSettings, UiSettings
+from mcp_skills_server.web.sessions import HttpSessions
 from mcp_skills_server.web.ui.app import PagePart
+from mcp_skills_server.web.ui.session import PageSessions
 from web.http_wire import Reply, wait_until
 from wire import DEADLINE
 
@@ -69,23 +77,21 @@ def app_serving(
     with ExitStack() as stack:
         registry = stack.enter_context(Registry(roots))
         runtime, views, chosen = Runtime(registry), Views(registry), Settings(**settings)  # type: ignore[arg-type]
-        http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), origins, ()))
+        front = FrontSettings(make_policy("127.0.0.1", (), origins, ()))
+        attachment = Attachment(registry, chosen, Watcher(registry), runtime, views=views)
+        sessions = HttpSessions(partial(McpSession, attachment, era=eras.LEGACY), 1000, 1800)
         parts: list[Part] = [
-            Publisher(views, is_open=False, alone=False, grace_s=grace_s),
-            SkillsProtocolEndpoint(runtime, views, allow_code=False),
+            McpPart(attachment, McpEndpoint(attachment, sessions, front.limits.concurrency, 1 << 20)),
+            Publisher(views, front.policy, is_open=False, alone=False, grace_s=grace_s),
+            SkillsProtocolEndpoint(Methods(runtime, views=views), front.limits.rate, 1 << 20),
         ]
         if page:
-            parts.append(PagePart(runtime, chosen, UiSettings(), views))
-        for part in parts:
-            http = part.configure(http)
-        parts = [McpPart(runtime, chosen, http, Watcher(registry), views), *parts]
-        app = make_app(runtime, http, views, parts, Drain(0))
+            parts.append(PagePart(runtime, chosen, views, PageSessions(front.policy, front.limits.quotas)))
+        app = make_app(parts, Probes(registry, views.is_admin), front, runtime.events)
         stack.callback(_join_search)
         portal = stack.enter_context(start_blocking_portal())
-        portal.call(app.start)
-        for part in parts:
-            stack.enter_context(portal.wrap_async_context_manager(part.running()))
-        opened = App(portal, app)
+        stack.enter_context(portal.wrap_async_context_manager(app.running()))
+        opened = App(portal, app.front)
         wait_until(lambda: opened.send("GET", "/readyz").status == 200, "it was never ready")
         if page:
             wait_until(lambda: b"checking " not in opened.send("GET", "/ui/problems").body, "never checked")

@@ -25,8 +25,6 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.web.discovery import Discovery
-from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.settings import HttpSettings
 from tables import each_row
 from web.http_wire import (
     Reply,
@@ -315,8 +313,7 @@ def test_at_most_twenty_unpublished_skills_are_logged_and_again_after_a_fix(
 ) -> None:
     files = {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)}
     publication = Publication(load_registry(write_files(tmp_path, files)))
-    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()))
-    endpoint, edition = Discovery(publication, set(), http), publication.edition()
+    endpoint, edition = Discovery(publication, set(), is_public=True), publication.edition()
     fixed = replace(edition, left_out=(), left_out_0_1=())
     for each in (edition, edition, fixed, edition):
         endpoint._log_left_out(each)

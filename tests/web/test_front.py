@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.tokens import Tokens, find_token, read_tokens
+from mcp_skills_server.access.tokens import find_token, read_tokens
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.events import Events
-from mcp_skills_server.web import front
+from mcp_skills_server.web import open_responses
 from mcp_skills_server.web.bearer import secret_of
 from mcp_skills_server.web.connections import SLOT
-from mcp_skills_server.web.front import Front
+from mcp_skills_server.web.front import Front, FrontSettings
+from mcp_skills_server.web.open_responses import OpenResponses
 from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.policy import Policy, Token, make_policy
+from mcp_skills_server.web.policy import OpenPaths, Policy, Token, make_policy
 from mcp_skills_server.web.probes import Drain
-from mcp_skills_server.web.settings import HttpSettings
 from tables import each_row
 from wire import DEADLINE
 
@@ -176,8 +176,7 @@ async def send_principal(scope: Any, _receive: Any, send: Any) -> None:
 
 def front_of(app: Any, policy: Policy, events: Events | None = None) -> Front:
     """Return a front before this application."""
-    http = HttpSettings("127.0.0.1", 0, policy)
-    return Front(app, http, events or Events(), Drain(0))
+    return Front(app, FrontSettings(policy), events or Events(), Drain(0))
 
 
 def messages(
@@ -323,7 +322,7 @@ async def test_stream_ends_when_the_wall_clock_is_past_the_expiry_of_its_token(m
     async def sending(message: Any) -> None:
         sent.append(message)
 
-    monkeypatch.setattr(front, "_CLOCK_S", 0.01)
+    monkeypatch.setattr(open_responses, "_CLOCK_S", 0.01)
     token = replace(TOKENS[0], expires=time.time() + 3600)
     outer = front_of(app, loopback_policy(tokens=(token,)))
     outer.start()
@@ -376,27 +375,22 @@ def test_expired_token_is_refused_like_unknown_token() -> None:
     ],
 )
 def test_form_is_accepted_only_from_page_of_same_host(origin: str, path: str, status: int) -> None:
-    policy = replace(make_policy("0.0.0.0", ["*"], [], TOKENS), page="/ui/", open_below=("/ui/",))
+    policy = make_policy("0.0.0.0", ["*"], [], TOKENS).with_paths([OpenPaths(below=("/ui/",), page="/ui/")])
     assert status_of(policy, ("host", "s.example"), ("origin", origin), path=path) == status
 
 
 def test_token_changes_run_in_event_loop_between_requests() -> None:
-    async def nothing(*_: Any) -> None:
-        """Do nothing."""
-
-    tokens = Tokens(TOKENS)
-    front = front_of(nothing, loopback_policy(tokens=tokens))
-    calls: list[int] = []
+    responses, calls = OpenResponses(), list[int]()
 
     def note_thread() -> None:
         calls.append(threading.get_ident())
 
     async def main() -> int:
-        front.start()
-        await anyio.to_thread.run_sync(tokens.between_requests, note_thread)
+        responses.start()
+        await anyio.to_thread.run_sync(responses.between_requests, note_thread)
         return threading.get_ident()
 
-    tokens.between_requests(lambda: calls.append(1))
+    responses.between_requests(lambda: calls.append(1))
     loop_thread = anyio.run(main)
-    tokens.between_requests(lambda: calls.append(2))
+    responses.between_requests(lambda: calls.append(2))
     assert calls == [1, loop_thread, 2]

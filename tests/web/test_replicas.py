@@ -202,7 +202,7 @@ def test_redis_over_tls_with_password_and_own_authority(skills: Path, tmp_path: 
 
 
 def test_documented_redis_acl_suffices(redis: RealRedis, skills: Path) -> None:
-    text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "container.md").read_text(encoding="utf-8")
     words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
     assert redis.say(*(each.replace("PASSWORD", PASSWORD) for each in words)) == "OK"
     for script in (records._READ, records._WRITE, records._TAKE):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.model import keys
+from mcp_skills_server.model.keys import ContradictionError, Key, Table, WrongValueError
 
 May: TypeAlias = Literal["read", "scripts", "code", "propose", "review", "admin"]
 MAY: Final[tuple[May, ...]] = ("read", "scripts", "code", "propose", "review", "admin")
@@ -33,7 +34,7 @@ _MAX_KNOWN: Final = 4096
 """Most principals whose permissions are cached."""
 
 
-class PatternError(SkillsServerError, ValueError):
+class PatternError(WrongValueError):
     """Raised for an invalid pattern of skill paths; the message is one line."""
 
 
@@ -101,6 +102,20 @@ def _translated(segments: Sequence[str]) -> str:
     return first + between + "".join(f"{_SEGMENTS}{run}" for run in rest[-1:])
 
 
+def is_who(text: str) -> bool:
+    """Return whether a text is a valid entry of `who` in a grant."""
+    kind, _, name = text.partition(":")
+    return text in {EVERYBODY, LOCAL} or (
+        kind in KINDS and bool(name.strip()) and text.isprintable()
+    )
+
+
+WHO: Final = 'a list of "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME"'
+read_who: Final = keys.list_of(keys.text_that(is_who), least=1)
+_SKILLS: Final = 'a list of skill paths, such as ["acme/billing/**"]'
+_read_skills: Final = keys.list_of(lambda value: Pattern(keys.of_kind(value, str)), least=1)
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The permissions of one `[[grant]]` table."""
@@ -108,23 +123,34 @@ class Grant:
     who: tuple[str, ...]  # "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME"
     skills: tuple[Pattern, ...]
     may: frozenset[str] = frozenset()  # out of `MAY`; "read" is implied
+    TABLE: ClassVar = Table(
+        {
+            "who": Key(WHO, read_who, WHO),
+            "skills": Key(_SKILLS, _read_skills, _SKILLS),
+            "may": keys.names(MAY),
+        },
+        f'write a table [[grant]] with who = ["*"] and skills = ["{EVERY_SKILL}"]',
+        least=1,
+    )
+
+    @classmethod
+    def from_table(cls, values: Mapping[str, Any]) -> Grant:
+        """Return the grant of a table with these values, or raise ContradictionError."""
+        grant = cls(values["who"], values["skills"], frozenset(values.get("may", ())))
+        if "admin" in grant.may and not grant.covers_all:
+            what = "admin is about all skills, and this grant is about some"
+            hint = f'write skills = ["{EVERY_SKILL}"], or leave out admin'
+            raise ContradictionError("may", what, hint)
+        return grant
 
     def covers(self, path: str) -> bool:
         """Return whether the grant includes the skill of this path."""
-        return any(skill.matches(path) for skill in self.skills)
+        return any(pattern.matches(path) for pattern in self.skills)
 
     @property
     def covers_all(self) -> bool:
         """Return whether the grant includes every skill."""
-        return any(skill.matches_all for skill in self.skills)
-
-
-def is_who(text: str) -> bool:
-    """Return whether a text is a valid entry of `who` in a grant."""
-    kind, _, name = text.partition(":")
-    return text in {EVERYBODY, LOCAL} or (
-        kind in KINDS and bool(name.strip()) and text.isprintable()
-    )
+        return any(pattern.matches_all for pattern in self.skills)
 
 
 def names_of(principal: Principal | None, *, local: bool = False) -> set[str]:

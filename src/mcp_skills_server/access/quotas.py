@@ -5,23 +5,52 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
-from mcp_skills_server.access.grants import EVERYBODY, names_of
+from mcp_skills_server.access.grants import EVERYBODY, WHO, names_of, read_who
 from mcp_skills_server.access.principal import Owner, Principal, Requester, owner_of
+from mcp_skills_server.model import keys
+from mcp_skills_server.model.keys import ContradictionError, Key, Table
 
 MAX_OWNERS: Final = 100_000
-DEFAULTS: Final[Mapping[str, int]] = {"failed-authentications-per-minute": 60}
+_RATE: Final = keys.number(1, 1_000_000, is_whole=True)
+_FAILURES: Final = "failed-authentications-per-minute"
+DEFAULTS: Final[Mapping[str, int]] = {_FAILURES: 60}
 """Limits without configuration. Another quota is unlimited, or a default share of all."""
 _ROUNDING_S: Final = 1e-6
 """Seconds by which sums of floats may be wrong: seven sevenths of a minute are more than one."""
 
 
-class QuotaTable(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QuotaTable:
     """A table `[[quota]]`: limits by key, of the principals in `who` or, without it, of all."""
 
     who: tuple[str, ...]  # as in a grant
     limits: Mapping[str, int]
+    TABLE: ClassVar = Table(
+        {
+            "who": Key(WHO, read_who),
+            "requests-per-minute": _RATE,
+            _FAILURES: _RATE,
+            **dict.fromkeys(
+                ("sessions", "streams", "unread-bytes", "runtime-sessions", "blob-bytes", "runs"),
+                keys.number(1, 1 << 40, is_whole=True),
+            ),
+        },
+        "write a table [quota] with keys such as requests-per-minute = 600",
+    )
+
+    @classmethod
+    def from_table(cls, values: Mapping[str, Any]) -> QuotaTable:
+        """Return the limits of a table with these values, or raise ContradictionError."""
+        limits = dict(values)
+        table = cls(limits.pop("who", ()), limits)
+        if table.who and _FAILURES in limits:
+            what = "this counts clients that did not prove who they are"
+            hint = "put it into a table [[quota]] without who"
+            raise ContradictionError(_FAILURES, what, hint)
+        return table
 
 
 class LimitedOwner(str):

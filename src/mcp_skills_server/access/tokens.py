@@ -14,7 +14,7 @@ import re
 import secrets
 import stat
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -66,11 +66,6 @@ class Tokens(Collection[Token]):
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         self._tokens = tuple(tokens)
-        self.on_removed: Callable[[frozenset[bytes]], object] | None = None
-        """Callback of `replace` with the hashes of the tokens that were removed or changed."""
-        self.between_requests: Callable[[Callable[[], object]], object] = _call
-        """Runs a function between requests, so that each request sees a consistent state. The call
-        blocks until then, and deadlocks in a request handler."""
 
     def __iter__(self) -> Iterator[Token]:
         return iter(self._tokens)
@@ -81,8 +76,8 @@ class Tokens(Collection[Token]):
     def __contains__(self, token: object) -> bool:
         return token in self._tokens
 
-    def replace(self, tokens: Sequence[Token]) -> None:
-        """Replace the tokens, and report to `on_removed` those that are gone or have changed.
+    def replace(self, tokens: Sequence[Token]) -> frozenset[bytes]:
+        """Replace the tokens. Return the hashes of those that are gone or have changed.
 
         Raises:
             ValueError: the old or the new tokens are empty, which means an open server.
@@ -90,14 +85,7 @@ class Tokens(Collection[Token]):
         if not tokens or not self._tokens:
             raise ValueError("tokens replace tokens")
         before, self._tokens = self._tokens, tuple(tokens)
-        gone = frozenset(token.hashed for token in {*before} - {*tokens})
-        if gone and self.on_removed is not None:
-            self.on_removed(gone)
-
-
-def _call(work: Callable[[], object]) -> None:
-    """Run the function directly, as the default of `Tokens.between_requests`."""
-    work()
+        return frozenset(token.hashed for token in {*before} - {*tokens})
 
 
 def find_token(tokens: Iterable[Token], secret: str) -> Token | None:

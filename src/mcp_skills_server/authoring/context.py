@@ -17,7 +17,7 @@ from mcp_skills_server.hosts.table import HostContext
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.briefing import name_of
-from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.offering import Offering
 
 _CUT_MARK: Final = "… [truncated]"
 _FIRST_LINE: Final = 247
@@ -43,10 +43,10 @@ Part: TypeAlias = Literal["whole", "shortened", "absent"]
 """The part of a skill that texts show: its whole description, at least its name, or nothing."""
 
 
-def shown_unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
+def shown_unasked(offering: Offering, host: HostContext) -> list[ShownText]:
     """Return the texts that the host shows its model unasked."""
     client = client_of(host.client)
-    briefing = runtime.briefing
+    briefing = offering.briefing
     texts: list[ShownText] = []
     instructions = briefing.instructions(client=client)
     if host.instructions != "none" and instructions:
@@ -66,12 +66,12 @@ def shown_unasked(runtime: Runtime, host: HostContext) -> list[ShownText]:
     return texts
 
 
-async def shown_on_load(runtime: Runtime, host: HostContext, skill: Skill) -> ShownText:
+async def shown_on_load(offering: Offering, host: HostContext, skill: Skill) -> ShownText:
     """Return the text that the host shows its model when it loads a skill with `skills_load`."""
     from mcp_skills_server.runtime.session import Session
 
-    name = name_of(skill, runtime.registry.snapshot)
-    async with Session(runtime, hosted=False) as session:
+    name = name_of(skill, offering.skill_set.snapshot)
+    async with Session(offering, hosted=False) as session:
         result = await session.call(dialect.LOAD, {"names": [name]}, client=host.client or None)
     return shown_result(f"Result of {dialect.LOAD} for {name}", result, host)
 

@@ -31,12 +31,10 @@ _NAME: Final = re.compile(r"[\w.-]++")
 
 def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     """Return the notes on these checked skills; skip files that cannot be read."""
-    problems = [
-        known
-        for skill in skills
-        for known in (*skill.problems, *registry.checks.of(skill))
-        if known.severity == "note"
-    ]
+    problems: list[Problem] = []
+    for skill in skills:
+        known = (*skill.problems, *registry.checks.of(skill))
+        problems += [problem for problem in known if problem.severity == "note"]
     usable = [
         skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files
     ]

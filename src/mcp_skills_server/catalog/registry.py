@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
@@ -62,6 +62,23 @@ class Listeners:
                 logger.exception("a listener failed")
 
 
+class RemoteSources(Protocol):
+    """The sources of fetched roots, as far as the first scan depends on them."""
+
+    @property
+    def are_awaited(self) -> bool:
+        """True if a source had never been read at the start."""
+        ...
+
+    def await_first_read(self) -> None:
+        """Block until each of those sources was read once, or the wait times out."""
+        ...
+
+    def unread(self) -> Sequence[str]:
+        """Return the names of the sources that were never read. Thread-safe."""
+        ...
+
+
 class Registry(SkillReader):
     """The skills of some directories, empty until loaded. Thread-safe.
 
@@ -78,6 +95,7 @@ class Registry(SkillReader):
         limits: size limits of a skill; by default `Limits()`.
         index: keeps the skills of the roots for the next process; None for no index.
         gate: refuses skills that must not be served, such as those that a lock file does not name.
+        sources: the sources of fetched roots; None if all roots are folders.
 
     Attributes:
         snapshot: all skills as of the last scan; immutable, and replaced by the next scan.
@@ -97,6 +115,7 @@ class Registry(SkillReader):
         *,
         index: Index | None = None,
         gate: Gate | None = None,
+        sources: RemoteSources | None = None,
     ) -> None:
         limits = limits or Limits()
         super().__init__(open_roots(roots), limits)
@@ -117,14 +136,8 @@ class Registry(SkillReader):
         self._shadowed: list[Problem] = []
         self._saving = threading.Lock()
         self._next_save = 0.0
-        self.followed = False
-        """Whether a watcher calls `settle` at intervals, so that changes can be deferred, and
-        skills kept for a grace period."""
-        self.await_sources: Callable[[], object] | None = None
-        """Blocks until each source was read once or the wait for it times out; None for no sources.
-        Without it the first scan would find, and log, no skill."""
-        self.unread_sources: Callable[[], Sequence[str]] = tuple
-        """Returns the names of the sources that were not read yet. Called from any thread."""
+        self._sources = sources
+        self._is_followed = False
 
     # Life
 
@@ -135,8 +148,8 @@ class Registry(SkillReader):
         roots. `arm` is called with a root's path and a directory's root-relative path before each
         directory is read.
         """
-        if self.await_sources is not None:
-            self.await_sources()
+        if self._sources is not None:
+            self._sources.await_first_read()  # else the scan would find, and log, no skill
         with self._lock:
             try:
                 if not self.refresh(arm=arm):
@@ -144,6 +157,15 @@ class Registry(SkillReader):
             finally:
                 self.loaded.set()  # under the lock: problems that `note` adds later are notified
         self.save_index()  # now: a host may end its server within a second
+
+    @property
+    def awaits_sources(self) -> bool:
+        """True if the first scan waits for sources that were never read."""
+        return self._sources is not None and self._sources.are_awaited
+
+    def unread_sources(self) -> Sequence[str]:
+        """Return the names of the sources that were not read yet. Thread-safe."""
+        return () if self._sources is None else self._sources.unread()
 
     async def aload(self) -> None:
         """Run `load` in a thread, for event loops."""
@@ -184,6 +206,18 @@ class Registry(SkillReader):
         """
         return self._listeners.subscribe(listener, problems=problems)
 
+    def follow(self) -> Callable[[], None]:
+        """Expect calls of `settle` at intervals, and return the function that ends this.
+
+        Until then changes can be deferred, and skills are kept for a grace period.
+        """
+        self._is_followed = True
+
+        def end() -> None:
+            self._is_followed = False
+
+        return end
+
     def refresh(
         self, paths: Iterable[str] | None = None, *, arm: Arm | None = None, defer: bool = False
     ) -> Changes:
@@ -213,12 +247,12 @@ class Registry(SkillReader):
                     recalled = None
                     if not subtree and not self.loaded.is_set():
                         recalled = self._recalled(state)
-                    grace = self.followed or defer
+                    grace = self._is_followed or defer
                     is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
             finally:  # also if a later root cannot be scanned
                 if is_changed:
                     changes = self._replace_snapshot()
-                    self._notify(changes, defer=defer and self.followed)
+                    self._notify(changes, defer=defer and self._is_followed)
             return changes
 
     def _recalled(self, state: RootState) -> Mapping[str, Skill] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
@@ -127,28 +127,14 @@ def grants(options: GrantsOptions, who: str) -> None:
         served.mirrors.fetch()
     registry.load()
     paths = registry.snapshot.paths(Standing.LENIENT)
-    decided: list[dict[str, Any]] = []
-    for path in paths:
-        why = [(grant, where) for grant, where in given if grant.covers(path)]
-        if why:
-            granted = {"read"}.union(*(grant.may for grant, _ in why))
-            may = [right for right in MAY if right in granted]
-            by = [_reason(grant, path, names, where) for grant, where in why]
-            decided.append({"skill": path, "may": may, "grants": by})
+    decided = [row for path in paths if (row := _decision(path, given, names))]
     groups = sorted(principal.groups) if principal is not None else []
     if options.form == "json":
         withheld = len(paths) - len(decided)
         say_json({"who": who, "groups": groups, "skills": decided, "withheld": withheld})
         return
-    rows: list[tuple[str, ...]] = []
-    for row in decided:
-        skill, may = str(row["skill"]), ",".join(row["may"])
-        for reason in row["grants"]:
-            whom, patterns = (",".join(reason[key]) for key in ("who", "patterns"))
-            rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
-            skill = may = ""
     if decided:
-        say_table(("SKILL", "MAY", "WHY"), rows)
+        _say_decisions(decided)
     of = ""
     if groups and not who.startswith("group:"):
         of = f" of {', '.join(groups)}"
@@ -178,6 +164,30 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
     return known[name].admission.principal
 
 
+def _say_decisions(decided: Sequence[Mapping[str, Any]]) -> None:
+    rows: list[tuple[str, ...]] = []
+    for row in decided:
+        skill, may = str(row["skill"]), ",".join(row["may"])
+        for reason in row["grants"]:
+            whom, patterns = (",".join(reason[key]) for key in ("who", "patterns"))
+            rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
+            skill = may = ""
+    say_table(("SKILL", "MAY", "WHY"), rows)
+
+
+def _decision(
+    path: str, given: Sequence[tuple[Grant, str]], names: Collection[str]
+) -> dict[str, Any] | None:
+    """Return what these grants, each with its place, permit on a skill; None for nothing."""
+    why = [(grant, where) for grant, where in given if grant.covers(path)]
+    if not why:
+        return None
+    granted = {"read"}.union(*(grant.may for grant, _ in why))
+    may = [right for right in MAY if right in granted]
+    by = [_reason(grant, path, names, where) for grant, where in why]
+    return {"skill": path, "may": may, "grants": by}
+
+
 def _reason(grant: Grant, path: str, names: Collection[str], where: str) -> dict[str, Any]:
     return {
         "place": where,
@@ -199,13 +209,13 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
     if configuration is None:
         return []
     rows: list[_Row] = []
-    for number, (root, rules) in enumerate(configuration.sources.items()):
-        words = [
-            f"{_key(field)}={_text(value, ',')}"
-            for field, value in asdict(rules).items()
-            if value not in (None, (), "")
-        ]
-        text = " ".join([_without_secrets(root), *words])
+    for number, rules in enumerate(configuration.sources.values()):
+        fields = asdict(rules)
+        words = [_without_secrets(fields.pop("root"))]
+        for field, value in fields.items():
+            if value not in (None, (), ""):
+                words.append(f"{_key(field)}={_text(value, ',')}")
+        text = " ".join(words)
         rows.append(_Row("source", configuration.place("source", number), text))
     for number, grant in enumerate(configuration.grants or ()):
         may = ["read", *sorted(grant.may - {"read"})]
@@ -222,12 +232,13 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
 
 def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     """Return the rows of the OAuth issuer. None of its values is a secret."""
-    from mcp_skills_server.commands.config_file import oauth_settings
+    from mcp_skills_server.access.settings import OAuthSettings
 
     configuration: Configuration | None = context.params["config"]
     oauth = None
     if "oauth_issuer" in context.params:
-        oauth = oauth_settings(configuration, context.params)
+        table = configuration and configuration.oauth
+        oauth = OAuthSettings.with_options(table, context.params)
     if oauth is None:
         return []
     origin = "default"

@@ -1,10 +1,10 @@
-"""`evaluate`, `try`, `context`: the skills a model is shown, and those it would load."""
+"""`evaluate` and `context`: the skills a model is shown, and those it would load."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -31,11 +31,9 @@ from mcp_skills_server.commands.fields import (
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
     RootOptions,
-    TableOptions,
     TextOptions,
     index_of,
     named_skill,
-    roots_and_last,
     roots_argument,
 )
 from mcp_skills_server.commands.printing import (
@@ -58,6 +56,12 @@ _COLUMNS: Final = ("figure", "value", "basis")
 
 
 class EvaluateOptions(RootOptions):
+    evaluate_prompt: str | None = text(
+        "Show the skills that this prompt finds, in order, and the matching words; judge no set. "
+        "Exit with 1 if none.",
+        "TEXT",
+        "--prompt",
+    )
     cases: tuple[str, ...] = many(
         "A trigger set to judge in place of those in the skills' evals folders: a file, or "
         "FILES*.json in quotes. A file that is named as a skill, or lies in its folder, is about "
@@ -100,17 +104,20 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     \b
     Examples:
       mcp-skills-server evaluate ~/skills
+      mcp-skills-server evaluate ~/skills --prompt "refund the customer"
       mcp-skills-server evaluate ~/skills --cases 'triggers/*.json' --min-pass 0.9
       mcp-skills-server evaluate ~/skills --judge 'python examples/judges/openai.py' --format junit
     """
     registry = load_registry(roots, options)
+    if options.evaluate_prompt is not None:
+        return _rank(options, registry, options.evaluate_prompt)
     cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
     if not cases:
         hint = "write one, or name one with --cases FILE"
         raise UsageError(f"there is no trigger set: no skill has an evals/*.json; {hint}")
     with Runtime(registry) as runtime:
         by_program = _program(options, runtime)
-        judge = by_program or RankingJudge(runtime.searches.of(registry))
+        judge = by_program or RankingJudge(runtime.whole.search)
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
@@ -139,7 +146,7 @@ def _program(options: EvaluateOptions, runtime: Runtime) -> CommandJudge | None:
         return None
     return CommandJudge(
         options.judge,
-        runtime.briefing.instructions(),
+        runtime.whole.briefing.instructions(),
         _usable(runtime.registry),
         runs=options.runs,
         concurrency=options.concurrency,
@@ -225,33 +232,25 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
-@click.command("try")
-@click.argument("arguments", nargs=-1, required=True, metavar="ROOT... PROMPT")
-@takes(TableOptions)
-def try_(options: TableOptions, arguments: tuple[str, ...]) -> int:
-    """Show the skills that PROMPT finds, in order, and the matching words. Exit code 1 if none.
-
-    \b
-    Examples:
-      mcp-skills-server try ~/skills "refund the customer"
-    """
-    usage = "try takes one or more roots and then a prompt, as in 'try ~/skills \"pay it back\"'"
-    given, prompt = roots_and_last(arguments, usage)
-    registry = load_registry(given, options)
+def _rank(options: EvaluateOptions, registry: Registry, prompt: str) -> int:
+    """Print the skills that a prompt finds, in order, and the matching words; 1 if none."""
+    if options.judge is not None or options.cases or options.form == "junit":
+        hint = "leave out --judge, --cases and --format junit"
+        raise UsageError(f"--prompt shows how skills rank for one prompt; {hint}")
     with Runtime(registry) as runtime:
-        hits = RankingJudge(runtime.searches.of(registry)).ranked(prompt)
-    places: list[dict[str, Any]] = []
+        hits = RankingJudge(runtime.whole.search).ranked(prompt)
+    ranks: list[dict[str, Any]] = []
     for hit in hits:
         words = dict(matched_fields(hit.skill, prompt))
-        places.append({"path": hit.skill.path, "score": hit.score, "words": words})
+        ranks.append({"path": hit.skill.path, "score": hit.score, "words": words})
     if options.form == "json":
-        say_json({"prompt": prompt, "places": places})
+        say_json({"prompt": prompt, "places": ranks})
         return int(not hits)
     rows: list[tuple[str, ...]] = []
-    for number, ranked in enumerate(places, 1):
-        matches = "; ".join(f"{name}: {' '.join(words)}" for name, words in ranked["words"].items())
-        score = "name" if ranked["score"] is None else f"{ranked['score']:.2f}"
-        rows.append((str(number), ranked["path"], score, matches))
+    for number, rank in enumerate(ranks, 1):
+        matches = "; ".join(f"{name}: {' '.join(words)}" for name, words in rank["words"].items())
+        score = "name" if rank["score"] is None else f"{rank['score']:.2f}"
+        rows.append((str(number), rank["path"], score, matches))
     say_table(("PLACE", "SKILL", "SCORE", "WORDS"), rows, empty=f"no skill fits {prompt!r}")
     return int(not hits)
 
@@ -288,26 +287,23 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     host = contexts.HOSTS[options.context_host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:
-        shown = contexts.shown_unasked(runtime, host)
-        parts = contexts.parts_shown(shown, runtime.briefing.overview.offers)
+        whole = runtime.whole
+        shown = contexts.shown_unasked(whole, host)
+        parts = contexts.parts_shown(shown, whole.briefing.overview.offers)
         wanted = [named_skill(registry, name) for name in options.skills]
-        brought = [anyio.run(contexts.shown_on_load, runtime, host, skill) for skill in wanted]
+        brought = [anyio.run(contexts.shown_on_load, whole, host, skill) for skill in wanted]
     count, rule = token_counter()
     total = sum(count(text.text) for text in shown)
     over = options.budget is not None and total > options.budget
     names = {part: [offer.name for offer in offers] for part, offers in parts.items()}
     if options.form == "json":
-        unasked, loaded = (
-            [text._asdict() | {"tokens": count(text.text)} for text in texts]
-            for texts in (shown, brought)
-        )
         say_json(
             {
                 "host": options.context_host,
                 "version": host.version,
                 "figures": [dict(zip(_COLUMNS, row, strict=True)) for row in host.figures()],
-                "unasked": unasked,
-                "loaded": loaded,
+                "unasked": _with_tokens(shown, count),
+                "loaded": _with_tokens(brought, count),
                 "skills": names,
                 "tokens": total,
                 "token_rule": rule,
@@ -316,12 +312,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
         )
         return int(over)
     for part in (*shown, *brought):
-        cut = ""
-        if part.cut_characters:
-            cut = f"; the host leaves out {part.cut_characters:,} characters"
-        say(f"=== {part.title}: {len(part.text):,} characters, {count(part.text):,} tokens{cut}")
-        say_lines(part.text)
-        say("")
+        _say_text(part, count(part.text))
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
     whole, less, absent = (f"{len(part):,}" for part in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
@@ -329,3 +320,18 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     if over:
         remark(f"{total:,} tokens are more than the budget of {options.budget:,}")
     return int(over)
+
+
+def _with_tokens(
+    texts: Sequence[contexts.ShownText], count: Callable[[str], int]
+) -> list[dict[str, Any]]:
+    return [text._asdict() | {"tokens": count(text.text)} for text in texts]
+
+
+def _say_text(part: contexts.ShownText, tokens: int) -> None:
+    cut = ""
+    if part.cut_characters:
+        cut = f"; the host leaves out {part.cut_characters:,} characters"
+    say(f"=== {part.title}: {len(part.text):,} characters, {tokens:,} tokens{cut}")
+    say_lines(part.text)
+    say("")

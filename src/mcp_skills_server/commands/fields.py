@@ -43,6 +43,7 @@ VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 PREFIX: Final = "MCP_SKILLS_"
 """Prefix of the variables of all options: MCP_SKILLS_PAGE_SIZE for --page-size."""
 _WORDS: Final = "mcp_skills_server.words"
+_ALL: Final = "mcp_skills_server.all"
 
 
 class RootType(click.Path):
@@ -125,9 +126,9 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
     return cast("_T", _Declared(default, names or ("--{}",), settings))
 
 
-def text(words: str, metavar: str, **more: Any) -> str | None:
+def text(words: str, metavar: str, *names: str, **more: Any) -> str | None:
     """Return a field for an option with a text, without a default value."""
-    return option(None, words, metavar=metavar, **more)
+    return option(None, words, *names, metavar=metavar, **more)
 
 
 def count(default: int, words: str, **more: Any) -> int:
@@ -230,8 +231,41 @@ class _Option(click.Option):
         return {**super().get_help_extra(ctx), "envvars": (variable_of(self),)}
 
 
+COMMON: Final = frozenset((
+    "transport", "dialect", "log_level", "include", "exclude", "hidden", "cache_dir",
+    "allow_private", "signers", "config", "watch", "poll", "refresh", "lock", "frozen",
+    "require_signature", "proposals", "host", "port", "allowed_host", "allowed_origin",
+    "token_file", "root_path", "trusted_proxy", "tools", "prompts", "allow_scripts",
+    "script_origins", "sandbox", "oauth_issuer", "oauth_audience", "redis",
+    "publish", "refresh_secret", "metrics", "ui", "embeddings", "audit_log", "usage", "traces",
+))  # fmt: skip
+"""The fields whose options `--help` of a `Grouped` command shows, beside its own below no heading.
+
+`--help-all` shows the others, too, which few people need."""
+
+
+def _show_all(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        context.meta[_ALL] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
 class Grouped(click.Command):
     """A command whose help shows its options below headings, each with an example."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with `--help-all` before `--help`."""
+        *own, last = super().get_params(ctx)
+        everything = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            help="Show all options, also those that few need, and exit.",
+            callback=_show_all,
+        )
+        return [*own, everything, last]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of the command line, and keep them for `parsed_again`."""
@@ -244,8 +278,9 @@ class Grouped(click.Command):
         examples: dict[str, str] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is not None:
-                traits = traits_of(parameter)
+            traits = traits_of(parameter)
+            is_shown = parameter.name in COMMON or traits.heading == _OTHERS.heading
+            if record is not None and (is_shown or ctx.meta.get(_ALL)):
                 rows.setdefault(traits.heading, []).append(record)
                 examples[traits.heading] = examples.get(traits.heading) or traits.example
         rest = rows.pop(_OTHERS.heading, [])

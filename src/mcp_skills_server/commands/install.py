@@ -127,15 +127,7 @@ def install(
     row = HOSTS[host]
     _check(row, options, roots)
     command = _command_of(options.command)
-    entry: dict[str, Any] = {}
-    if options.url is not None and not options.uninstall:
-        entry = _remote_entry(row, options.url, options.token_env)
-    elif not options.uninstall:
-        chosen = [f"--include={pattern}" for pattern in options.include]
-        chosen += [f"--exclude={pattern}" for pattern in options.exclude]
-        entry = _local_entry(row, command, roots, chosen)
-    if entry and options.trust and row.trust:
-        entry |= row.trust
+    entry = {} if options.uninstall else _entry(row, options, command, roots)
     if options.install_config is not None:
         path = Path(os.path.abspath(options.install_config))
     else:
@@ -157,10 +149,15 @@ def install(
             raise UsageError(f"{printable(str(path))}: {error}") from None
     local = [root for root in roots if kind_of(root).is_path]
     if entry and local:  # URLs are not fetched
-        registry = load_registry(local, RootOptions())
-        report_absent(registry)
-        run_deep_checks(registry, list(registry.snapshot.skills.values()))
-        remark_problems(registry)
+        _report_problems(local)
+
+
+def _report_problems(roots: Sequence[str]) -> None:
+    """Print on stderr what is missing or wrong below these folders."""
+    registry = load_registry(roots, RootOptions())
+    report_absent(registry)
+    run_deep_checks(registry, list(registry.snapshot.skills.values()))
+    remark_problems(registry)
 
 
 def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
@@ -178,6 +175,21 @@ def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
         raise UsageError(f"--trust: an entry of {host.title} has no such switch; see docs/hosts.md")
     if options.token_env is not None and options.url is None:
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
+
+
+def _entry(
+    host: Host, options: InstallOptions, command: list[str], roots: Sequence[str]
+) -> dict[str, Any]:
+    """Return the entry for the host's file."""
+    if options.url is not None:
+        entry = _remote_entry(host, options.url, options.token_env)
+    else:
+        chosen = [f"--include={pattern}" for pattern in options.include]
+        chosen += [f"--exclude={pattern}" for pattern in options.exclude]
+        entry = _local_entry(host, command, roots, chosen)
+    if options.trust and host.trust:
+        entry |= host.trust
+    return entry
 
 
 def _local_entry(

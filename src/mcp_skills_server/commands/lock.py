@@ -1,102 +1,54 @@
-"""`lock`, `outdated`, `update` and `diff`: pin sources to revisions, and show later changes."""
+"""`lock`, `update` and `diff`: pin sources to revisions, and show later changes."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal
 
 import click
 from click.core import ParameterSource
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.fields import option, output_format, takes
+from mcp_skills_server.commands.fields import flag, option, output_format, takes
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.look import report_absent
 from mcp_skills_server.commands.opening import UNFETCHED, if_path, open_roots, read_lock
 from mcp_skills_server.commands.options import SignedRootOptions, roots_argument
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Standing
 from mcp_skills_server.provenance import lock as lock_file
-from mcp_skills_server.provenance.difference import Difference, Files, compare
-from mcp_skills_server.provenance.lock import LockedSource, is_pinned_elsewhere
+from mcp_skills_server.provenance.difference import Difference, compare
+from mcp_skills_server.provenance.lock import LockedSource
+from mcp_skills_server.provenance.updates import (
+    KINDS,
+    SourceChange,
+    SourceOffer,
+    compare_sources,
+    merge_entries,
+    without_hidden,
+)
 from mcp_skills_server.sources.kinds import kind_of
 
 _DEFAULT: Final = "skills.lock"
-Kind: TypeAlias = Literal["changed", "added", "removed"]
-_KINDS: Final[tuple[Kind, ...]] = ("changed", "added", "removed")
 
 
 class UpdateOptions(SignedRootOptions):
     lock: str = option(_DEFAULT, "The lock file.", metavar="FILE")
+    check: bool = flag("Write nothing; only show what has changed in the sources.")
+    form: Literal["text", "json"] = output_format("text", "json")
 
 
 class LockOptions(SignedRootOptions):
     output: str = option(_DEFAULT, "The file to write.", metavar="FILE")
 
 
-class OutdatedOptions(UpdateOptions):
-    form: Literal["text", "json"] = output_format("text", "json")
-
-
 class DiffOptions(SignedRootOptions):
     lock: str | None = option(None, "Compare this lock file with its sources now.", metavar="FILE")
-
-
-class SourceOffer(NamedTuple):
-    """A source at one moment, with the skills served of it; `revision` is "" for a folder."""
-
-    given: str
-    revision: str
-    skills: dict[str, Skill]
-    registry: Registry
-
-    def locked(self) -> LockedSource:
-        """Return the source's entry of a lock file."""
-        digests = {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
-        return LockedSource(self.given, self.revision, digests)
-
-    def files(self, path: str) -> Files | None:
-        """Return the files of a skill, or None if the source has no such skill."""
-        skill = self.skills.get(path)
-        if skill is None:
-            return None
-        texts = self.registry.read_all(skill)
-        return {file: (raw, skill.files[file].executable) for file, raw in texts.items()}
-
-
-class SourceChange(NamedTuple):
-    """A source: its locked entry, its newest entry, its offer now, and the kind of each change."""
-
-    source: LockedSource
-    newest: LockedSource
-    state: SourceOffer
-    kinds: dict[str, Kind]
-
-    def of_kind(self, kind: Kind) -> list[str]:
-        """Return the paths of the skills with this kind of change."""
-        return [path for path, its_kind in self.kinds.items() if its_kind == kind]
-
-    def as_json(self) -> dict[str, object]:
-        """Return the change as `outdated` prints it."""
-        revisions = {"locked": self.source.revision, "newest": self.newest.revision}
-        changes = {kind: self.of_kind(kind) for kind in _KINDS}
-        return {"from": self.source.given, **revisions, **changes}
-
-
-def _change_kinds(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, Kind]:
-    """Return the kind of change of each skill whose digest differs, by path, in their order."""
-    kinds: dict[str, Kind] = {
-        path: "changed" for path in before.keys() & now.keys() if before[path] != now[path]
-    }
-    kinds |= dict.fromkeys(now.keys() - before.keys(), "added")
-    kinds |= dict.fromkeys(before.keys() - now.keys(), "removed")
-    return dict(sorted(kinds.items()))
 
 
 def _open_sources(
@@ -140,28 +92,11 @@ def _open_sources(
     return offers
 
 
-def _compare_with_lock(
-    locked: Sequence[LockedSource], options: SignedRootOptions
-) -> list[SourceChange]:
-    """Return each source compared with its lock.
-
-    If a source has two revisions, each entry keeps its own skills; the last one gets new skills.
-    """
-    last = {source.given: number for number, source in enumerate(locked)}
-    newest = {
-        open_source.given: (open_source, open_source.locked())
-        for open_source in _open_sources([*last], options)
-    }
-    out: list[SourceChange] = []
-    for number, source in enumerate(locked):
-        offer, now = newest[source.given]
-        wanted = {path for path in now.skills if not is_pinned_elsewhere(path, source, locked)}
-        if last[source.given] != number:
-            wanted = now.skills.keys() & source.skills.keys()
-        skills = {path: digest for path, digest in now.skills.items() if path in wanted}
-        kinds = _change_kinds(source.skills, skills)
-        out.append(SourceChange(source, replace(now, skills=skills), offer, kinds))
-    return out
+def _changes(path: str, options: SignedRootOptions) -> list[SourceChange]:
+    """Return the changes of each source of a lock file."""
+    locked = read_lock(path)
+    given = list(dict.fromkeys(source.given for source in locked))
+    return compare_sources(locked, _open_sources(given, options))
 
 
 def _write_lock(path: str, sources: Sequence[LockedSource]) -> None:
@@ -222,69 +157,78 @@ def _remark_left_out(registry: Registry) -> None:
 
 
 @click.command()
-@takes(OutdatedOptions)
-def outdated(options: OutdatedOptions) -> int:
-    """Show what has changed in the sources of a lock file; change nothing.
+@click.argument("names", nargs=-1, metavar="[SOURCE|SKILL]...")
+@takes(UpdateOptions)
+def update(options: UpdateOptions, names: tuple[str, ...]) -> int:
+    """Update the pins of a lock file to the current state of its sources, and show what changed.
 
-    Exit code 0 if nothing is new, 1 if something is.
+    SOURCE is a source as the lock file has it, SKILL the name or path of one of its skills, to
+    update it alone; without any, everything is updated. With --check the exit code is 0 if nothing
+    is new, 1 if something is.
 
     \b
     Examples:
-      mcp-skills-server outdated
-      mcp-skills-server outdated --lock team/skills.lock --format json
+      mcp-skills-server update --check
+      mcp-skills-server update
+      mcp-skills-server update refunds
     """
-    moved = _compare_with_lock(read_lock(options.lock), options)
-    is_new = any(change.kinds for change in moved)
+    changes = _changes(options.lock, options)
+    chosen = _named(changes, names, options.lock)
+    is_new = any(change.kinds for change in chosen)
     if options.form == "json":
-        say_json([change.as_json() for change in moved])
+        say_json([_as_json(change) for change in chosen])
+    elif is_new:
+        _say_changes(chosen)
+    else:
+        of = f" of {', '.join(names)}" if names else ""
+        remark(f"nothing{of} is new: the skills match {options.lock}")
+    if options.check:
         return int(is_new)
-    for change in moved:
+    entries: list[LockedSource] = []
+    for change, part in zip(changes, chosen, strict=True):
+        keeps_history = kind_of(change.source.given).keeps_history
+        entries += change.entries(part.kinds, keeps_history=keeps_history)
+    kept, hidden = without_hidden(merge_entries(entries))
+    for line in hidden:
+        remark(f"left out: {line}")
+    _write_lock(options.lock, kept)
+    return 0
+
+
+def _named(
+    changes: Sequence[SourceChange], names: Sequence[str], lock: str
+) -> Sequence[SourceChange]:
+    """Return the sources with only the changes of these sources and skills; all without names."""
+    if not names:
+        return changes
+    sources = {change.source.given for change in changes}
+    paths = {path for change in changes for path in (*change.source.skills, *change.newest.skills)}
+    wanted = {name if name in sources else _path_of(name, paths, lock) for name in names}
+    chosen: list[SourceChange] = []
+    for change in changes:
+        kinds = change.kinds
+        if change.source.given not in wanted:
+            kinds = {path: kind for path, kind in kinds.items() if path in wanted}
+        chosen.append(change._replace(kinds=kinds))
+    return chosen
+
+
+def _as_json(change: SourceChange) -> dict[str, object]:
+    revisions = {"locked": change.source.revision, "newest": change.newest.revision}
+    paths = {kind: change.paths(kind) for kind in KINDS}
+    return {"from": change.source.given, **revisions, **paths}
+
+
+def _say_changes(changes: Iterable[SourceChange]) -> None:
+    for change in changes:
         if change.kinds:
             versions = (change.source.revision, change.newest.revision)
             before, after = (version.removeprefix("sha256:")[:12] for version in versions)
             move = f" {before} -> {after}" if before != after else ""
             say(f"{change.source.given}:{move}")
-        for kind in _KINDS:
-            for path in change.of_kind(kind):
+        for kind in KINDS:
+            for path in change.paths(kind):
                 say(f"  {kind:8} {path}")
-    if not is_new:
-        remark(f"nothing is new: the skills match {options.lock}")
-    return int(is_new)
-
-
-@click.command()
-@click.argument("names", nargs=-1, metavar="[SOURCE|SKILL]...")
-@takes(UpdateOptions)
-def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
-    """Update the pins of a lock file to the current state of its sources.
-
-    SOURCE is a source as the lock file has it, SKILL the name or path of one of its skills, to
-    update it alone; without any, everything is updated.
-
-    \b
-    Examples:
-      mcp-skills-server update
-      mcp-skills-server update refunds
-    """
-    locked = read_lock(options.lock)
-    out: list[LockedSource] = []
-    count = 0
-    moved = _compare_with_lock(locked, options)
-    sources = {source.given for source in locked}
-    paths = {path for change in moved for path in (*change.source.skills, *change.newest.skills)}
-    wanted = {name if name in sources else _path_of(name, paths, options.lock) for name in names}
-    for change in moved:
-        chosen = change.kinds
-        if names and change.source.given not in wanted:
-            chosen = {path: kind for path, kind in chosen.items() if path in wanted}
-        out += _updated_entries(change, {*chosen})
-        count += len(chosen)
-        for path, kind in chosen.items():
-            say(f"{kind:8} {path}")
-    _write_lock(options.lock, _without_hidden(_merge_entries(out)))
-    if not count:
-        of = f" of {', '.join(names)}" if names else ""
-        remark(f"nothing{of} is new: the skills match {options.lock}")
 
 
 def _path_of(name: str, paths: Collection[str], lock: str) -> str:
@@ -295,52 +239,9 @@ def _path_of(name: str, paths: Collection[str], lock: str) -> str:
     if len(matching) > 1:
         raise UsageError(f"{name}: several skills have this name; write {' or '.join(matching)}")
     if not matching:
-        hint = "'outdated' shows what is new"
+        hint = "'update --check' shows what is new"
         raise UsageError(f"{name}: {lock} has no such source or skill; {hint}")
     return matching[0]
-
-
-def _updated_entries(moved: SourceChange, chosen: set[str]) -> list[LockedSource]:
-    """Return the lock file entries of a source after an update of the chosen skills."""
-    rest = moved.kinds.keys() - chosen
-    if not rest:
-        return [moved.newest]
-    if not chosen:
-        return [moved.source]
-    now = {path: digest for path, digest in moved.newest.skills.items() if path in chosen}
-    kept = {path: digest for path, digest in moved.source.skills.items() if path not in chosen}
-    if kind_of(moved.source.given).keeps_history:
-        return [replace(moved.source, skills=kept), replace(moved.newest, skills=now)]
-    return [replace(moved.newest, skills=kept | now)]
-
-
-def _merge_entries(sources: Iterable[LockedSource]) -> list[LockedSource]:
-    """Merge entries of the same source and revision; drop one without skills beside others."""
-    out: dict[tuple[str, str], LockedSource] = {}
-    for source in sources:
-        key = source.given, source.revision
-        if key in out:
-            out[key] = replace(source, skills={**out[key].skills, **source.skills})
-        else:
-            out[key] = source
-    entries = Counter(given for given, _ in out)
-    return [source for source in out.values() if source.skills or entries[source.given] == 1]
-
-
-def _without_hidden(sources: Sequence[LockedSource]) -> list[LockedSource]:
-    """Drop and report skills whose path an earlier source has, as after an update of one source."""
-    owners: dict[str, str] = {}
-    out: list[LockedSource] = []
-    for source in sources:
-        kept = {
-            path: digest
-            for path, digest in source.skills.items()
-            if owners.setdefault(path, source.given) == source.given
-        }
-        for path in sorted(source.skills.keys() - kept.keys()):
-            remark(f"left out: {path} of {source.given}, which is hidden by that of {owners[path]}")
-        out.append(replace(source, skills=kept))
-    return out
 
 
 @click.command()
@@ -362,15 +263,15 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     if pair and said:
         raise UsageError("diff takes two roots or --lock FILE, not both")
     if options.lock is not None and not pair:
-        moved = _compare_with_lock(read_lock(options.lock), options)
-        differences = chain.from_iterable(_differences_since(change, options) for change in moved)
+        changes = _changes(options.lock, options)
+        shown = chain.from_iterable(_differences_since(change, options) for change in changes)
     elif len(pair) == 2:
         (before,), (after,) = (_open_sources([source], options, commands=pair) for source in pair)
-        differences = _between(before, after, before.skills.keys() | after.skills.keys())
+        shown = _between(before, after, before.skills.keys() | after.skills.keys())
     else:
         raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
     is_different = False
-    for difference in differences:
+    for difference in shown:
         is_different = True
         say(f"{difference.path}: {difference.kind}")
         for line in difference.important:
@@ -379,15 +280,15 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
     return int(is_different)
 
 
-def _differences_since(moved: SourceChange, options: SignedRootOptions) -> Iterable[Difference]:
-    source, kinds = moved.source, moved.kinds
+def _differences_since(change: SourceChange, options: SignedRootOptions) -> Iterable[Difference]:
+    source, kinds = change.source, change.kinds
     if kinds and kind_of(source.given).keeps_history:
         (before,) = _open_sources([source.given], options, source.revision)
-        yield from _between(before, moved.state, kinds)
+        yield from _between(before, change.offer, kinds)
         return
     for skill, kind in kinds.items():
         if kind == "added":
-            yield from _between(None, moved.state, [skill])
+            yield from _between(None, change.offer, [skill])
         else:
             yield Difference(skill, kind, (), ("the source no longer has the locked text",))
 
@@ -395,6 +296,7 @@ def _differences_since(moved: SourceChange, options: SignedRootOptions) -> Itera
 def _between(
     before: SourceOffer | None, after: SourceOffer, paths: Iterable[str]
 ) -> Iterable[Difference]:
+    """Yield the differences of the skills at these paths between two moments of a source."""
     for path in sorted(paths):
         old = before.files(path) if before is not None else None
         difference = compare(path, old, after.files(path))

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -173,6 +173,19 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
             }
         )
         return int(bool(empty))
+    if skills:
+        _say_skills(skills, counts)
+    for root in remote:
+        revision = root.revision or "unknown, since the copy is incomplete"
+        say(f"{root.shown}: revision {revision}", err=True)
+    for problem in clustered(snapshot.problems):
+        say_problem(problem, err=True)
+    remark_problems(registry)
+    return int(bool(empty))
+
+
+def _say_skills(skills: Iterable[Skill], counts: Mapping[str, int]) -> None:
+    """Print a table of skills; `counts` has the number of problems by path."""
     colours: dict[int, str] = {}
     rows: list[tuple[str, ...]] = []
     for skill in skills:
@@ -185,16 +198,8 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         about = " ".join(skill.description.split())
         state = f"{count}{_UNLISTED.get(skill.standing, '')}"
         rows.append((skill.path, version, str(len(skill.files)), str(skill.size), state, about))
-    if skills:
-        header = ("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")
-        say_table(header, rows, colours=colours)
-    for root in remote:
-        revision = root.revision or "unknown, since the copy is incomplete"
-        say(f"{root.shown}: revision {revision}", err=True)
-    for problem in clustered(snapshot.problems):
-        say_problem(problem, err=True)
-    remark_problems(registry)
-    return int(bool(empty))
+    header = ("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")
+    say_table(header, rows, colours=colours)
 
 
 @click.command()
@@ -218,7 +223,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE
     with Runtime(registry) as runtime:
-        listed = runtime.briefing.shown_part(skill)
+        listed = runtime.whole.briefing.shown_part(skill)
     details: dict[str, Any] = _summary(skill, len(problems)) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [

@@ -17,9 +17,9 @@ from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
-    LimitOptions,
     RefreshOptions,
     RootOptions,
+    ScanOptions,
     SignatureOptions,
     WatchOptions,
     cache_folder,
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
-    from mcp_skills_server.commands.config_file import Configuration, SourceRules
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.source_rules import SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
     from mcp_skills_server.provenance.lock import LockedSource, Pins
     from mcp_skills_server.sources.kinds import Kind
-    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.sources.mirrors import Mirrors, SourceState
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +74,7 @@ class OpenedRoots:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
         if self.mirrors is not None:
             self.mirrors.report_to(self.registry)
-            self.registry.await_sources = self.mirrors.first_read(first_load)
-            self.registry.unread_sources = self.mirrors.unread
-            self.mirrors.start()
+            self.mirrors.start(first_load)
 
     def load_and_follow(self, options: FollowOptions) -> None:
         """Load the skills and keep them current."""
@@ -93,10 +92,17 @@ class OpenedRoots:
         if self.registry.loaded.is_set():
             self.registry.save_index()
 
+    def source_states(self) -> Sequence[SourceState]:
+        """Return the state of each remote root."""
+        return () if self.mirrors is None else self.mirrors.states()
+
+    def poll_sources(self) -> int:
+        """Poll all remote roots now, and return their number. Thread-safe."""
+        return 0 if self.mirrors is None else self.mirrors.look()
+
     def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""
-        if self.mirrors is not None:
-            self.mirrors.look()
+        self.poll_sources()
         if self.registry.loaded.is_set():
             self.registry.refresh()
         logger.info("polling every source now")
@@ -127,8 +133,7 @@ class OpenedRoots:
         self.pins.entries = entries
         self.registry.loaded.wait()
         self.registry.refresh()
-        if self.mirrors is not None:
-            self.mirrors.look()  # not before the scan: the former lock would judge the new skills
+        self.poll_sources()  # not before the scan: the former lock would judge the new skills
         count = sum(len(source.skills) for source in entries.values())
         logger.info("%s was reloaded; it names %s skills", self.lock, f"{count:,}")
         for path in self.pins.unserved(self.registry, self.registry.snapshot.skills):
@@ -158,7 +163,7 @@ def open_roots(
     Raises:
         UsageError: a root or a key cannot be read, or a `[[source]]` is not a separate root.
     """
-    from mcp_skills_server.catalog.gates import all_of, by_root
+    from mcp_skills_server.catalog.gates import all_of
 
     rules = [options.config and options.config.rules_of(root) for root in given]
     mirrors: Mirrors | None = None
@@ -166,13 +171,10 @@ def open_roots(
     if not all(map(os.path.isdir, given)):
         mirrors = _mirrors(options, kinds, commands)
         refresh_s = options.refresh if isinstance(options, RefreshOptions) else None
-        pins = [pin] * len(given)
-        if locked is not None:
-            pins = [source.revision or None for source in locked]
-        roots = [
-            mirrors.root(root, wanted, (rule and rule.refresh_s) or refresh_s, _token_of(rule))
-            for root, wanted, rule in zip(given, pins, rules, strict=True)
-        ]
+        for number, (root, rule) in enumerate(zip(given, rules, strict=True)):
+            revision = pin if locked is None else locked[number].revision or None
+            interval = (rule and rule.refresh_s) or refresh_s
+            roots[number] = mirrors.root(root, revision, interval, _token_of(rule))
     folders = [os.path.abspath(root if isinstance(root, str) else root.path) for root in roots]
     by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
     optional = {folder for folder, rule in by_folder.items() if rule.optional}
@@ -182,33 +184,30 @@ def open_roots(
         if folder in optional:
             roots[position] = OptionalRoot(folder)
     gates: list[Gate] = []
-    gate: Pins | None = None
+    pinned: Pins | None = None
     if locked is not None:
         from mcp_skills_server.provenance.lock import Pins
 
-        gate = Pins(dict(zip(folders, locked, strict=True)))
-        gates.append(gate)
-    keys = options.require_signature if isinstance(options, SignatureOptions) else ()
-    gates += _gates(options, keys, options.cache_dir)
-    own: dict[str, Gate] = {}
-    for folder, rule in by_folder.items():
-        judge = all_of(_gates(rule, rule.require_signature, options.cache_dir))
-        if judge is not None:
-            own[folder] = judge
-    if own:
-        gates.append(by_root(own))
+        pinned = Pins(dict(zip(folders, locked, strict=True)))
+        gates.append(pinned)
+    gates += _gates_of_roots(options, by_folder)
     index = index_of(options.cache_dir) if indexed else None
-    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates))
+    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates), sources=mirrors)
+    _check_separate(by_folder, registry)
+    allowed = {folder: rule.scripts for folder, rule in by_folder.items()}
+    scripts = {folder: may for folder, may in allowed.items() if may is not None}
+    return OpenedRoots(registry, mirrors, scripts, pinned)
+
+
+def _check_separate(folders: Iterable[str], registry: Registry) -> None:
+    """Refuse a folder with a `[[source]]` that is not a root of its own."""
     served = {root.given for root in registry.roots}
-    if lost := [folder for folder in by_folder if folder not in served]:
-        raise UsageError(
-            f"{lost[0]}: it has a [[source]], but it is the same folder as another root, or a "
-            "file; name the folder itself, once"
-        )
-    scripts = {
-        folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
-    }
-    return OpenedRoots(registry, mirrors, scripts, gate)
+    for folder in folders:
+        if folder not in served:
+            raise UsageError(
+                f"{folder}: it has a [[source]], but it is the same folder as another root, or a "
+                "file; name the folder itself, once"
+            )
 
 
 def _mirrors(options: RootOptions, kinds: Sequence[Kind], commands: Iterable[str]) -> Mirrors:
@@ -242,8 +241,24 @@ def _token_of(rule: SourceRules | None) -> str:
     return token
 
 
+def _gates_of_roots(options: RootOptions, rules: Mapping[str, SourceRules]) -> list[Gate]:
+    """Return the gates of all roots, and those of single ones by the rules of their folders."""
+    from mcp_skills_server.catalog.gates import all_of, by_root
+
+    keys = options.require_signature if isinstance(options, SignatureOptions) else ()
+    gates = _gates(options, keys, options.cache_dir)
+    own: dict[str, Gate] = {}
+    for folder, rule in rules.items():
+        gate = all_of(_gates(rule, rule.require_signature, options.cache_dir))
+        if gate is not None:
+            own[folder] = gate
+    if own:
+        gates.append(by_root(own))
+    return gates
+
+
 def _gates(
-    chosen: LimitOptions | SourceRules, keys: Sequence[str], cache_dir: str | None
+    chosen: ScanOptions | SourceRules, keys: Sequence[str], cache_dir: str | None
 ) -> list[Gate]:
     """Return the gates for patterns of skills, and for signatures by one of these keys."""
     gates: list[Gate] = []
@@ -304,7 +319,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             "there is nothing to serve; give a ROOT, a folder of skills, or --lock FILE"
         )
     opened = open_roots(roots, options, locked=locked, indexed=True, commands=given)
-    opened.lock, opened.given = options.lock, given
+    opened = replace(opened, lock=options.lock, given=given)
     if opened.pins is not None and options.frozen:
         if opened.mirrors is not None:
             opened.mirrors.fetch()
@@ -314,7 +329,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             reasons = {problem.skill: problem.message for problem in registry.snapshot.problems}
             reason = reasons.get(unserved[0], "it is not there")
             reason += more_suffix(len(unserved) - 1)
-            hint = "see 'outdated' and 'diff', then 'update', or leave out --frozen"
+            hint = "see 'diff --lock', then 'update', or leave out --frozen"
             raise UsageError(f"{options.lock}: {unserved[0]} cannot be served: {reason}; {hint}")
     return opened
 

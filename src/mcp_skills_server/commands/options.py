@@ -70,26 +70,14 @@ def path_or_none(given: str | None) -> Path | None:
     return Path(given) if given else None
 
 
-class LimitOptions(
-    Options, heading="Which skills there are", example="--include 'acme/*' --exclude draft"
-):
+class LimitOptions(Options, heading="Which skills there are"):
+    """The limits of a scan. Commands that do not serve take them from the configuration file."""
+
     max_skill_md: int = count(1 << 20, "Bytes of a SKILL.md.")
     max_files: int = count(512, "Files of one skill.")
     max_bytes: int = count(16 << 20, "Bytes of one skill, all files together.")
     max_depth: int = option(
         32, "How deep below a root a skill may lie.", type=click.IntRange(1, 64)
-    )
-    include: tuple[str, ...] = many(
-        "Serve only skills whose path, name or tag matches, such as 'acme/*'.", "PATTERN"
-    )
-    exclude: tuple[str, ...] = many("Leave out skills that match, likewise.", "PATTERN")
-    hidden: bool = switch(
-        False, "Also look for skills in folders with a dot in front, such as .claude/skills."
-    )
-    follow_links: bool = switch(
-        True,
-        "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as the "
-        "link is.",
     )
 
 
@@ -160,7 +148,24 @@ class ConfigOptions(Options, heading="Configuration", example="--config server.t
     )
 
 
-class RootOptions(LimitOptions, SiteOptions, GitOptions, ConfigOptions):
+class ScanOptions(
+    ConfigOptions, heading="Which skills there are", example="--include 'acme/*' --exclude draft"
+):
+    include: tuple[str, ...] = many(
+        "Serve only skills whose path, name or tag matches, such as 'acme/*'.", "PATTERN"
+    )
+    exclude: tuple[str, ...] = many("Leave out skills that match, likewise.", "PATTERN")
+    hidden: bool = switch(
+        False, "Also look for skills in folders with a dot in front, such as .claude/skills."
+    )
+    follow_links: bool = switch(
+        True,
+        "Serve a folder that a link in a ROOT leads to, if it holds a SKILL.md and is yours as the "
+        "link is.",
+    )
+
+
+class RootOptions(ScanOptions, SiteOptions, GitOptions):
     """Options of reading the roots of a command."""
 
 
@@ -221,7 +226,7 @@ class PinOptions(
     frozen: bool = flag("With --lock: refuse to start if a skill that it names cannot be served.")
 
 
-class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
+class FollowOptions(LimitOptions, RootOptions, WatchOptions, RefreshOptions, PinOptions):
     """Options of reading the roots of a command and keeping them current."""
 
 
@@ -281,18 +286,19 @@ def named_skill(registry: Registry, name: str, standing: Standing = Standing.LEN
         raise UsageError(f"{error}; {hint}") from None
 
 
-def limits_of(options: LimitOptions) -> Limits:
-    """Return the limits that these options set for a registry."""
+def limits_of(options: ScanOptions) -> Limits:
+    """Return the limits of a scan: of the options that set them, else of the configuration."""
     from mcp_skills_server.catalog.roots import Limits
 
-    return Limits(
-        skill_md=options.max_skill_md,
-        files=options.max_files,
-        bytes=options.max_bytes,
-        depth=options.max_depth,
-        hidden=options.hidden,
-        links=options.follow_links,
-    )
+    given = vars(options)
+    if options.config is not None:
+        given = {**options.config.values, **given}
+    limits = {
+        name: given[f"max_{name}"]
+        for name in ("skill_md", "files", "bytes", "depth")
+        if f"max_{name}" in given
+    }
+    return Limits(**limits, hidden=options.hidden, links=options.follow_links)
 
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:

@@ -1,4 +1,4 @@
-"""`publish`, `push`, `bundle` and `plugin`: skills as static site, OCI artifacts or package."""
+"""`publish`, `push` and `package`: skills as static site, OCI artifacts, bundle or plugin."""
 
 from __future__ import annotations
 
@@ -83,18 +83,13 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
 
     \b
     Examples:
-      mcp-skills-server publish ~/skills --output ./public
       mcp-skills-server publish ~/skills --output ./public --base-url https://cdn.example.com
       mcp-skills-server publish ~/skills --output ./public --headers --check
     """
     output = options.output
     _check_base(options.base_url)
     registry = make_registry(roots, options, indexed=True)
-    real = os.path.realpath(output)
-    for root in registry.roots:
-        if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
-            hint = "give a folder outside of it"
-            raise UsageError(f"--output {printable(output)} lies in {root.shown}; {hint}")
+    _check_output(output, registry)
     if sys.stderr.isatty():
         remark("reading the skills")
     registry.load()
@@ -118,18 +113,25 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     _report_left_out(left_out, "not published")
     for path, reason in edition.left_out_0_1:
         remark(f"{path}: published only by discovery 0.2.0: {reason}")
-    shown = printable(output)
+    shown, changed = printable(output), plural(len(differences), "file")
     if options.check:
         for difference in differences:
             say(str(difference))
-        state = "current"
-        if differences:
-            state = f"not current: {plural(len(differences), 'file')} to change"
+        state = f"not current: {changed} to change" if differences else "current"
         remark(f"{shown} is {state}")
         return int(bool(differences or (left_out and not options.allow_partial)))
-    done = f"{plural(len(differences), 'file')} changed" if differences else "nothing to change"
+    done = f"{changed} changed" if differences else "nothing to change"
     remark(f"published {plural(len(edition.skills), 'skill')} in {shown}, {done}")
     return 0
+
+
+def _check_output(output: str, registry: Registry) -> None:
+    """Refuse an output folder that lies in a root."""
+    real = os.path.realpath(output)
+    for root in registry.roots:
+        if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
+            hint = "give a folder outside of it"
+            raise UsageError(f"--output {printable(output)} lies in {root.shown}; {hint}")
 
 
 def _unfetched(registry: Registry) -> list[tuple[str, str]]:
@@ -270,70 +272,50 @@ async def _push(reference: OciReference, packed: Sequence[Package], options: Pus
 
 
 class PackageOptions(PackOptions):
-    """Options that `bundle` and `plugin` share."""
-
+    output: str = option(
+        "",
+        "What to write: a file NAME.mcpb for an MCP Bundle, else a new folder for a plugin.",
+        required=True,
+        type=click.Path(),
+    )
     name: str | None = text("The name in hosts; by default that of the first folder.", "NAME")
     package_version: str = option("0.1.0", "Its version.", metavar="VERSION")
-
-
-class BundleOptions(PackageOptions):
-    output: str = option(
-        "", "The file to write, such as NAME.mcpb.", required=True, type=click.Path(dir_okay=False)
-    )
-
-
-class PluginOptions(PackageOptions):
-    output: str = option(
-        "", "The folder to write, which must not exist yet.", required=True, type=click.Path()
-    )
-    plugin_server: bool = flag(
-        "Also have hosts start this server with the skills (mcp.json), by uvx.", "--server"
+    package_server: bool = flag(
+        "Also have hosts of a plugin start this server with the skills (mcp.json), by uvx.",
+        "--server",
     )
 
 
 @click.command()
 @roots_argument
-@takes(BundleOptions)
-def bundle(options: BundleOptions, roots: tuple[str, ...]) -> int:
-    """Write the skills below each ROOT and what starts this server into an MCP Bundle (.mcpb).
+@takes(PackageOptions)
+def package(options: PackageOptions, roots: tuple[str, ...]) -> int:
+    """Write the skills below each ROOT as an MCP Bundle (.mcpb), or as an Agent Plugin 1.0.
 
-    Claude Desktop installs it by a double click, and needs uv, which it brings; uv fetches the
-    server at the first start. The same skills give the same bytes.
-
-    \b
-    Example:
-      mcp-skills-server bundle ~/skills --output skills.mcpb
-    """
-    name = _name_of(options, roots)
-    skills = _packaged_files(options, roots)
-    raw = packages.bundle(skills, name, options.package_version, mcp_skills_server.__version__)
-    with writing(f"--output {options.output}", "give another file"):
-        replace_file(Path(options.output), raw, None)
-    count = plural(len(skills), "skill")
-    remark(f"wrote {count} in {len(raw):,} bytes to {printable(options.output)}")
-    return 0
-
-
-@click.command()
-@roots_argument
-@takes(PluginOptions)
-def plugin(options: PluginOptions, roots: tuple[str, ...]) -> int:
-    """Write the skills below each ROOT as an Agent Plugin 1.0: plugin.json and skills/NAME.
+    A bundle also has what starts this server: Claude Desktop installs it by a double click, and uv,
+    which it brings, fetches the server at the first start. A plugin is a folder with plugin.json
+    and skills/NAME. The same skills give the same bytes.
 
     \b
-    Example:
-      mcp-skills-server plugin ~/skills --output acme-plugin --name acme
+    Examples:
+      mcp-skills-server package ~/skills --output skills.mcpb
+      mcp-skills-server package ~/skills --output acme-plugin --name acme
     """
-    name = _name_of(options, roots)
-    if os.path.lexists(options.output):
+    name, version, output = _name_of(options, roots), options.package_version, options.output
+    is_bundle = output.endswith(".mcpb")
+    if not is_bundle and os.path.lexists(output):
         hint = "already exists; give another folder, or remove it"
-        raise UsageError(f"--output {printable(options.output)}: {hint}")
+        raise UsageError(f"--output {printable(output)}: {hint}")
     skills = _packaged_files(options, roots)
-    with writing(f"--output {options.output}", "give another folder"):
-        files = packages.plugin(skills, name, options.package_version, server=options.plugin_server)
-        write_folder(Path(options.output), files)
-    count = plural(len(skills), "skill")
-    remark(f"wrote the plugin {name} with {count} to {printable(options.output)}")
+    with writing(f"--output {output}", "give another path"):
+        if is_bundle:
+            raw = packages.bundle(skills, name, version, mcp_skills_server.__version__)
+            replace_file(Path(output), raw, None)
+        else:
+            files = packages.plugin(skills, name, version, server=options.package_server)
+            write_folder(Path(output), files)
+    kind = "bundle" if is_bundle else "plugin"
+    remark(f"wrote the {kind} {name} with {plural(len(skills), 'skill')} to {printable(output)}")
     return 0
 
 

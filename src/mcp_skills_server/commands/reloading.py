@@ -12,10 +12,9 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -31,10 +30,10 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.grants import Grant
-    from mcp_skills_server.access.quotas import Quotas
-    from mcp_skills_server.access.tokens import Token, Tokens
+    from mcp_skills_server.access.tokens import Token
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.features.feature import HttpServices
     from mcp_skills_server.commands.opening import OpenedRoots
 
 logger = logging.getLogger(__name__)
@@ -55,8 +54,7 @@ class Reloader:
     Args:
         context: the context of the command, whose command line and environment override the file.
         opened: the roots, whose lock file is reread.
-        tokens: the current tokens; None if the command takes none.
-        quotas: the current quotas; None if requests are not counted.
+        http: the services whose tokens and quotas it replaces; None over pipes.
 
     Attributes:
         read_at: when the files were last read, in seconds since the epoch.
@@ -68,14 +66,12 @@ class Reloader:
         context: click.Context,
         views: Views,
         opened: OpenedRoots,
-        tokens: Tokens | None = None,
-        quotas: Quotas | None = None,
+        http: HttpServices | None = None,
     ) -> None:
         self._context = context
         self._opened = opened
         self._views = views
-        self._quotas = quotas
-        self._tokens = tokens
+        self._http = http
         self._warned = self.read_at = time.time()
         self.refused = ""
         self._retry_at = math.inf
@@ -147,14 +143,15 @@ class Reloader:
         """Replace tokens and grants atomically. None keeps the current one."""
 
         def swap() -> None:
-            if tokens is not None and self._tokens is not None:
-                self._tokens.replace(tokens)
+            if tokens is not None and self._http is not None:
+                self._http.front.responses.cancel(self._http.tokens.replace(tokens))
             if grants is not None:
                 self._views.replace(grants)
 
-        if tokens is not None or grants is not None:
-            at_once = swap if self._tokens is None else partial(self._tokens.between_requests, swap)
-            at_once()
+        if self._http is None:
+            swap()
+        elif tokens is not None or grants is not None:
+            self._http.front.responses.between_requests(swap)
         if tokens is not None:
             logger.info("the tokens were reloaded; there are %s of them", len(tokens))
         if grants is not None:
@@ -162,18 +159,18 @@ class Reloader:
 
     def _new_tokens(self) -> tuple[list[Token] | None, Sequence[tuple[str, str]]]:
         """Return the tokens of the file, None if they are unchanged, and its invalid lines."""
-        if self._tokens is None:
+        if self._http is None:
             return None, ()
-        params = self._context.params
+        params, current = self._context.params, self._http.tokens
         lines = token_lines_of(params["token_file"], params["tokens"], again=True)
-        tokens = lines.merge(self._tokens)
-        if not tokens and not lines.invalid and not self._tokens:
+        tokens = lines.merge(current)
+        if not tokens and not lines.invalid and not current:
             return None, ()
-        if not tokens or not self._tokens:
+        if not tokens or not current:
             lines.require_valid()
             raise UsageError("turning tokens on or off takes effect at the next start")
         warn_of_expiry(tokens, time.time())
-        if {*self._tokens} == {*tokens}:
+        if {*current} == {*tokens}:
             return None, lines.invalid
         return tokens, lines.invalid
 
@@ -200,8 +197,8 @@ class Reloader:
             later.append("grant")
         if was.oauth != now.oauth:
             later.append("oauth")
-        if self._quotas is not None:
-            self._quotas.replace(now.quotas)
+        if self._http is not None:
+            self._http.front.limits.quotas.replace(now.quotas)
         if later:
             keys = ", ".join(later)
             logger.warning("%s: %s: this takes effect at the next start", now.file, keys)
@@ -215,23 +212,26 @@ class Reloader:
         """Return a stat signature of each file; None for one that is missing."""
         params = self._context.params
         files = [params["config"] and params["config"].file, self._opened.lock]
-        if self._tokens is not None:
+        if self._http is not None:
             files.append(params["token_file"])
         return [_signature(file) for file in files if file]
 
     def _follow(self) -> None:
         last = self._seen
+        tokens: Collection[Token] = ()
+        if self._http is not None:
+            tokens = self._http.tokens
         while True:
             try:
-                self._requests.get(timeout=_POLL_S if self._seen or self._tokens else None)
+                self._requests.get(timeout=_POLL_S if self._seen or tokens else None)
                 is_requested = True
             except Empty:  # the next poll of the files is due
                 is_requested = False
             # stat before reading, so that a write in between counts as another change
             before, last = last, self._stat_files()
-            if self._tokens is not None and time.time() - self._warned > _DAY_S:
+            if time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
-                warn_of_expiry(self._tokens, self._warned)
+                warn_of_expiry(tokens, self._warned)
             try:
                 if not is_requested and last == self._seen:
                     # never while a change is waiting: a fetch may block for long

@@ -45,14 +45,13 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
 
     from mcp_skills_server.rpc.methods import Methods
     from mcp_skills_server.rpc.server import Rpc, serve
-    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+    from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.telemetry.log import log_requests
 
     context = click.get_current_context()
     opened = open_served(roots, options)
-    settings = RuntimeSettings(max_loaded=1, overview_characters=0)
     scripts = script_settings(options, roots=opened.scripts)
-    runtime = Runtime(opened.registry, settings, scripts=scripts)
+    runtime = Runtime(opened.registry, scripts=scripts)
     log_requests(runtime.events)
     views = make_views(opened.registry, options.config, local=True)
     methods = Methods(runtime, options.allow_code, views=views)

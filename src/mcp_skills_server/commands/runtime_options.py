@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.fields import (
     Options,
     choice,
@@ -27,6 +27,8 @@ from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.installation import missing_extra
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.embeddings.models import Embedder
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -156,6 +158,18 @@ def _secrets(pairs: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
     return out
 
 
+def _interpreters(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the programs of `--interpreter` by extension."""
+    programs: dict[str, str] = {}
+    for pair in pairs:
+        extension, equals, program = pair.partition("=")
+        if not equals or not program or not extension.startswith("."):
+            hint = "write .EXT=PROGRAM, such as .py=/opt/venv/bin/python"
+            raise UsageError(f"--interpreter {pair}: {hint}")
+        programs[extension.lower()] = program
+    return programs
+
+
 def script_settings(
     options: RuntimeOptions,
     *,
@@ -187,13 +201,6 @@ def script_settings(
         return None
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
-    interpreters: dict[str, str] = {}
-    for given in options.interpreters:
-        extension, equals, program = given.partition("=")
-        if not equals or not program or not extension.startswith("."):
-            hint = "write .EXT=PROGRAM, such as .py=/opt/venv/bin/python"
-            raise UsageError(f"--interpreter {given}: {hint}")
-        interpreters[extension.lower()] = program
     return ScriptSettings(
         timeout_s=options.script_timeout,
         max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
@@ -206,7 +213,7 @@ def script_settings(
         network_of=tuple(map(_reference, options.script_network_of)),
         secrets=_secrets(options.script_secrets),
         folders=options.script_folders,
-        interpreters=interpreters,
+        interpreters=_interpreters(options.interpreters),
         env=options.script_env,
         origins=options.script_origins,
         approvals=options.approvals,
@@ -217,17 +224,12 @@ def script_settings(
 class ScriptsFeature(RuntimeOptions, Feature):
     """The scripts of skills, which sessions run."""
 
-    only_http = False
-
-    def start(self, server: Server) -> None:
-        settings = script_settings(
-            self,
-            roots=server.opened.scripts,
-            # a host over stdio waits only a few seconds for the start
-            wait_for_sandbox=server.over_http,
-        )
-        if settings is not None:
-            server.runtime.enable_scripts(settings)
+    def script_settings(
+        self, roots: Mapping[str, bool], *, over_http: bool
+    ) -> ScriptSettings | None:
+        """Return the settings of script execution; None if scripts are disabled."""
+        # a host over stdio waits only a few seconds for the start
+        return script_settings(self, roots=roots, wait_for_sandbox=over_http)
 
 
 class EmbeddingOptions(
@@ -246,21 +248,24 @@ class EmbeddingOptions(
 class SearchByMeaning(EmbeddingOptions, Feature):
     """The feature of semantic search. The first scan loads the model."""
 
-    only_http = False
+    def start_embeddings(self, registry: Registry, cache_dir: str | None) -> Embeddings | None:
+        """Start the semantic search; None if it is off.
 
-    def start(self, server: Server) -> None:
+        Raises:
+            UsageError: there is no such model, or an extra is missing.
+        """
         if self.embeddings is None:
             if self.embeddings_model is not None:
                 raise UsageError("--embeddings-model is for an endpoint; give --embeddings URL too")
-            return
+            return None
         make = _endpoint if "://" in self.embeddings else _local
         embedder = make(self.embeddings, self.embeddings_model)
         from mcp_skills_server.commands.options import index_of
         from mcp_skills_server.runtime.embeddings.index import Embeddings
 
-        made = Embeddings(server.opened.registry, embedder, index_of(server.options.cache_dir))
+        made = Embeddings(registry, embedder, index_of(cache_dir))
         made.start()
-        server.runtime.embeddings = made
+        return made
 
 
 def _local(folder: str, model: str | None) -> Embedder:

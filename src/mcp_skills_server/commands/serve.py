@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import shlex
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,21 +13,21 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
-from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.features.table import FEATURES, OAuth, PrometheusMetrics
-from mcp_skills_server.commands.fields import (
-    Grouped,
-    takes,
-    traits_of,
-    values_of,
-    variable_of,
+from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server, feature_of
+from mcp_skills_server.commands.features.table import (
+    FEATURES,
+    OAuth,
+    PrometheusMetrics,
+    PromptsFeature,
+    Publishing,
+    Replicas,
+    ToolsFeature,
+    UsageCounts,
 )
+from mcp_skills_server.commands.fields import Grouped, takes, traits_of, values_of, variable_of
 from mcp_skills_server.commands.logs import log_to_stderr
-from mcp_skills_server.commands.opening import make_views, make_watcher, open_served
-from mcp_skills_server.commands.options import (
-    optional_roots,
-    tokens_of,
-)
+from mcp_skills_server.commands.opening import OpenedRoots, make_views, make_watcher, open_served
+from mcp_skills_server.commands.options import optional_roots, tokens_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import (
     collect_from_now_on,
@@ -38,11 +37,15 @@ from mcp_skills_server.commands.running import (
     print_waiting_hint,
     settle_after_load,
 )
+from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.principal import Principal
     from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.web.app import HttpApp
+    from mcp_skills_server.web.part import Part
 
 logger = logging.getLogger(__name__)
 
@@ -73,12 +76,12 @@ def serve(
     gc.disable()  # until the first scan is done, or HTTP is served
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format, queued=True)
-    server = _make_server(roots, options, features)
+    server = _make_server(context, roots, options, features)
     try:
-        if options.transport == "stdio":
+        if server.http is None:
             _serve_stdio(context, server)
         else:
-            _serve_http(context, server)
+            _serve_http(server, server.http)
     finally:  # a thread that starts another while Python ends can crash it
         server.opened.stop()
         for feature in features:
@@ -87,37 +90,98 @@ def serve(
 
 
 def _make_server(
-    roots: tuple[str, ...], options: ServeOptions, features: tuple[Feature, ...]
+    context: click.Context,
+    roots: tuple[str, ...],
+    options: ServeOptions,
+    features: tuple[Feature, ...],
 ) -> Server:
-    """Make the parts of the server, and start its features. The roots are not followed yet."""
-    configuration, over_http = options.config, options.transport == "http"
-    opened = open_served(roots, options)
-    registry = opened.registry
-    from mcp_skills_server.access.quotas import Quotas
+    """Build the services of the server, and start its features. The roots are not followed yet."""
     from mcp_skills_server.catalog.report import report_to_log
-    from mcp_skills_server.runtime.quota import Streams
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
-    quotas = Quotas(configuration.quotas if configuration is not None else ())
-    streams = Streams()
-    settings = Settings(options.dialect, options.page_size, streams=streams)
+    over_http = options.transport == "http"
+    tools = feature_of(features, ToolsFeature)
+    opened = open_served(roots, options)
+    registry = opened.registry
+    settings = Settings(
+        options.dialect,
+        options.page_size,
+        tools=tools.tools,
+        proposals=tools.proposals(options.proposals, registry),
+        **values_of(
+            feature_of(features, PromptsFeature), "prompts", "prompt_choice", "prompt_page_size"
+        ),
+    )
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
-    runtime = Runtime(registry)
+    recent = feature_of(features, UsageCounts).open_store(registry, over_http=over_http)
+    runtime = Runtime(
+        registry,
+        tools.runtime_settings(recent, over_http=over_http),
+        scripts=feature_of(features, ScriptsFeature).script_settings(
+            opened.scripts, over_http=over_http
+        ),
+        embeddings=feature_of(features, SearchByMeaning).start_embeddings(
+            registry, options.cache_dir
+        ),
+    )
     # Over a pipe all requests are from one user.
     if over_http:
         log_requests(runtime.events, logging.INFO, options.access_log)
     else:
         log_requests(runtime.events)
     watcher = make_watcher(registry, options)
-    views = make_views(registry, configuration, local=not over_http)
-    server = Server(options, features, opened, runtime, settings, watcher, views, quotas)
+    views = make_views(registry, options.config, local=not over_http)
+    http = None
+    if over_http:
+        http = _make_http_services(context, options, features, opened)
+    reloader = Reloader(context, views, opened, http)
+    server = Server(options, features, opened, runtime, settings, watcher, views, reloader, http)
     for feature in features:
-        if over_http or not feature.only_http:
-            feature.start(server)
+        feature.start(server)
     return server
+
+
+def _make_http_services(
+    context: click.Context,
+    options: ServeOptions,
+    features: tuple[Feature, ...],
+    opened: OpenedRoots,
+) -> HttpServices:
+    """Build what only a server over HTTP has.
+
+    Raises:
+        UsageError: an option is invalid.
+    """
+    from mcp_skills_server.access.quotas import Quotas
+    from mcp_skills_server.access.tokens import Tokens
+    from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
+    from mcp_skills_server.web.front import FrontSettings
+    from mcp_skills_server.web.policy import make_policy
+    from mcp_skills_server.web.rates import ClientLimits
+
+    for parameter in context.command.params:
+        variable, wanted = variable_of(parameter), traits_of(parameter).if_empty
+        if wanted and os.environ.get(variable) == "":
+            raise UsageError(
+                f"{variable} is set but empty; give {wanted}, or unset it for a server without"
+            )
+    tokens = Tokens(tokens_of(options.token_file, options.tokens))
+    issuer = feature_of(features, OAuth).resource_server(options.config)
+    if not tokens and issuer is None:
+        _refuse_principals(options.config)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
+    shared = feature_of(features, Replicas).share(opened, watch=options.watch)
+    quotas = Quotas(() if options.config is None else options.config.quotas)
+    front = FrontSettings(
+        policy,
+        ClientLimits(quotas, shared.take_requests),
+        root_path=checked_prefix(options.root_path),
+        proxies=trusted_networks(options.trusted_proxy),
+    )
+    return HttpServices(front, tokens, shared)
 
 
 def _serve_stdio(context: click.Context, server: Server) -> None:
@@ -130,7 +194,7 @@ def _serve_stdio(context: click.Context, server: Server) -> None:
         f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your "
         "browser)",
     )
-    _follow(server, Reloader(context, server.views, server.opened))
+    _follow(server)
     import asyncio
 
     from mcp_skills_server.server.stdio import serve_stdio
@@ -138,10 +202,10 @@ def _serve_stdio(context: click.Context, server: Server) -> None:
     asyncio.run(serve_stdio(server.runtime, server.settings, server.watcher, server.views))
 
 
-def _follow(server: Server, reloader: Reloader) -> None:
+def _follow(server: Server) -> None:
     """Start to follow the operator's files and the remote roots."""
-    reloader.start()
-    on_hangup(reloader.request_reload, *(feature.reopen for feature in server.features))
+    server.reloader.start()
+    on_hangup(server.reloader.request_reload, *(feature.reopen for feature in server.features))
     server.opened.start(server.options.first_load)
 
 
@@ -161,7 +225,7 @@ def _warn_of_unused(context: click.Context, configuration: Configuration | None)
         logger.warning("no effect without --transport http: %s", ", ".join(unused))
 
 
-def _serve_http(context: click.Context, server: Server) -> None:
+def _serve_http(server: Server, http: HttpServices) -> None:
     """Serve over HTTP until a signal ends the process.
 
     Raises:
@@ -169,46 +233,80 @@ def _serve_http(context: click.Context, server: Server) -> None:
     """
     import anyio
 
-    from mcp_skills_server.access.tokens import Tokens
-    from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
-    from mcp_skills_server.web.policy import make_policy
-    from mcp_skills_server.web.serving import serve_http
-    from mcp_skills_server.web.settings import HttpSettings
+    from mcp_skills_server.dialects import wellknown
+    from mcp_skills_server.web.serving import ListenSettings, serve_http
 
-    options, sources = server.options, server.opened.mirrors
-    for parameter in context.command.params:
-        variable, wanted = variable_of(parameter), traits_of(parameter).if_empty
-        if wanted and os.environ.get(variable) == "":
-            raise UsageError(
-                f"{variable} is set but empty; give {wanted}, or unset it for a server without"
-            )
-    tokens = server.tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    issuer = server.feature(OAuth).resource_server
-    if not tokens and issuer is None:
-        _refuse_principals(options.config)
-    reloader = Reloader(context, server.views, server.opened, tokens, server.quotas)
-    server.reloader = reloader
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
-    limits = ("session_idle", "max_sessions", "max_body", "max_connections", "request_timeout")
-    http = HttpSettings(
-        **values_of(options, "host", "port", *limits, "keep_alive", "drain", "allow_empty"),
-        policy=policy,
-        root_path=checked_prefix(options.root_path),
-        proxies=trusted_networks(options.trusted_proxy),
-        quotas=server.quotas,
-        load=server.load,
-        probe_address=server.feature(PrometheusMetrics).address,
-        status_lines=lambda: [
-            state for part in (reloader, *server.features) if (state := part.state())
-        ],
+    options, path = server.options, "/mcp"
+    if server.feature(Publishing).publish_only:
+        path = wellknown.DIRECTORY + wellknown.INDEX
+    listen = ListenSettings(
+        options.host,
+        options.port,
+        path,
+        **values_of(options, "max_connections", "request_timeout", "keep_alive"),
+        probes=server.feature(PrometheusMetrics).address,
     )
-    if sources is not None:
-        http = replace(http, site_states=sources.states, poll_sources=sources.look)
-    parts = [part for feature in server.features if (part := feature.part(server)) is not None]
-    _follow(server, reloader)
+    app = _make_http_app(server, http)
+    _follow(server)
     collect_from_now_on()
-    serving = partial(serve_http, parts=parts)
-    anyio.run(serving, server.runtime, server.settings, http, server.watcher, server.views)
+    anyio.run(serve_http, app, listen, server.settings.streams)
+
+
+def _make_http_app(server: Server, http: HttpServices) -> HttpApp:
+    """Build the HTTP application of a server, with the parts of its features."""
+    from mcp_skills_server.runtime.sessions import Sessions
+    from mcp_skills_server.server import eras
+    from mcp_skills_server.server.attachment import Attachment
+    from mcp_skills_server.server.dispatch import McpSession
+    from mcp_skills_server.telemetry.load import Occupancy
+    from mcp_skills_server.web.app import McpPart, make_app
+    from mcp_skills_server.web.mcp import McpEndpoint
+    from mcp_skills_server.web.probes import Probes
+    from mcp_skills_server.web.sessions import HttpSessions
+
+    options, views, registry = server.options, server.views, server.opened.registry
+    attachment = Attachment(
+        registry,
+        server.settings,
+        server.watcher,
+        server.runtime,
+        sessions=http.shared.make_tool_sessions or Sessions,
+        views=views,
+        recent=http.shared.recent,
+    )
+    sessions = HttpSessions(
+        partial(McpSession, attachment, era=eras.LEGACY), options.max_sessions, options.session_idle
+    )
+    server.load.usage.update(
+        sessions=lambda: sessions.usage,
+        streams=lambda: attachment.notifier.usage,
+        tool_sessions=lambda: attachment.sessions.usage,
+        cache_bytes=lambda: Occupancy(views.parts.weight(), views.parts.most),
+    )
+    endpoint = None
+    if not server.feature(Publishing).publish_only:
+        endpoint = McpEndpoint(
+            attachment, sessions, http.front.limits.concurrency, options.max_body
+        )
+    parts: list[Part] = [McpPart(attachment, endpoint)]
+    for feature in server.features:
+        part = feature.part(server, http)
+        if part is not None:
+            parts.append(part)
+
+    def may_see_sources(who: Principal | None) -> bool:
+        return (who is not None or http.front.policy.is_open) and views.is_admin(who)
+
+    probes = Probes(
+        registry,
+        may_see_sources,
+        load=server.load,
+        drain_s=options.drain,
+        site_states=server.opened.source_states,
+        status_lines=server.states,
+        allow_empty=options.allow_empty,
+    )
+    return make_app(parts, probes, http.front, server.runtime.events)
 
 
 def _refuse_principals(configuration: Configuration | None) -> None:

@@ -11,8 +11,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import many, option, takes, text
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
-    LimitOptions,
     RootOptions,
+    ScanOptions,
     limits_of,
     path_or_none,
     roots_argument,
@@ -26,7 +26,7 @@ from mcp_skills_server.provenance import signatures
 _FILE = click.Path(dir_okay=False)
 
 
-class SignOptions(LimitOptions):
+class SignOptions(ScanOptions):
     key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
     password_env: str | None = text("The variable with the password of the key.", "NAME")
     certificates: tuple[str, ...] = many(

@@ -57,30 +57,36 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
 
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.server.attachment import Attachment
     from mcp_skills_server.server.requests import Settings
+    from mcp_skills_server.web.app import McpPart, make_app
+    from mcp_skills_server.web.front import FrontSettings
     from mcp_skills_server.web.policy import make_policy
-    from mcp_skills_server.web.serving import serve_http
-    from mcp_skills_server.web.settings import HttpSettings, UiSettings
+    from mcp_skills_server.web.probes import Probes
+    from mcp_skills_server.web.serving import ListenSettings, serve_http
     from mcp_skills_server.web.ui.app import PagePart
+    from mcp_skills_server.web.ui.session import PageSessions
 
     opened = open_served(roots, options)
     opened.start(options.first_load)
-    registry, mirrors = opened.registry, opened.mirrors
+    registry = opened.registry
     settings = Settings(
         proposals=proposals_at(options.proposals, [root.path for root in registry.roots])
     )
     # The user of the page owns the folder, whatever a configuration grants to others.
     views = Views(registry)
     Reloader(context, views, opened).start()
-    http = HttpSettings(
-        host=_HOST,
-        port=options.port,
-        policy=make_policy(_HOST, (), (), ()),
-        site_states=mirrors.states if mirrors is not None else list,
-    )
+    front = FrontSettings(make_policy(_HOST, (), (), ()))
     runtime = Runtime(registry)
-    shown = UiSettings(hashlib.sha256(secret.encode()).digest(), only=True, counts=counts)
-    page = PagePart(runtime, settings, shown, views)
+    attachment = Attachment(
+        registry, settings, make_watcher(registry, options), runtime, views=views
+    )
+    secret_hash = hashlib.sha256(secret.encode()).digest()
+    sessions = PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash)
+    states = opened.source_states
+    page = PagePart(runtime, settings, views, sessions, site_states=states, counts=counts)
+    probes = Probes(registry, lambda _: False, site_states=states)
+    app = make_app([McpPart(attachment), page], probes, front, runtime.events)
 
     def listening(url: str) -> None:
         address = f"http://{url}/ui/enter?once={secret}"
@@ -91,10 +97,9 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
             # may block until the browser ends
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    watcher = make_watcher(registry, options)
-    serve = partial(serve_http, parts=[page], listening=listening)
+    listen = ListenSettings(_HOST, options.port, "/ui/")
     try:
-        anyio.run(serve, runtime, settings, http, watcher, views)
+        anyio.run(partial(serve_http, listening=listening), app, listen, settings.streams)
     finally:
         opened.stop()
     exit_now()

@@ -1,4 +1,4 @@
-"""`validate` and `rules`: what is wrong with skills, how to fix it, and what each rule means."""
+"""`validate`: what is wrong with skills, how to fix it, and what each rule means."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typing import Any, Final, Literal, get_args
 
 import click
 
-from mcp_skills_server.authoring import context, reports
+from mcp_skills_server.authoring import context as contexts
+from mcp_skills_server.authoring import reports
 from mcp_skills_server.authoring.notes import MAX_TEXT, notes
 from mcp_skills_server.authoring.programs import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
-from mcp_skills_server.commands.fields import Options, flag, many, output_format, takes
+from mcp_skills_server.commands.fields import flag, many, output_format, takes
 from mcp_skills_server.commands.look import (
     clustered,
     report_absent,
@@ -29,7 +30,7 @@ from mcp_skills_server.commands.look import (
     say_problem,
 )
 from mcp_skills_server.commands.opening import make_registry
-from mcp_skills_server.commands.options import RootOptions, roots_argument
+from mcp_skills_server.commands.options import RootOptions, optional_roots
 from mcp_skills_server.commands.printing import (
     reader_gone,
     remark,
@@ -72,6 +73,11 @@ class ValidateOptions(RootOptions):
         "COMMAND",
         "--scanner",
     )
+    rules: bool = flag("List the rules, and check nothing.")
+    explain: tuple[str, ...] = many(
+        "Say what this rule means, why, and how to fix it, and check nothing.", "CODE"
+    )
+    schema: bool = flag("Print the JSON schema of the frontmatter, for editors; check nothing.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +114,10 @@ class _Report:
 
 
 @click.command()
-@roots_argument
+@optional_roots
 @takes(ValidateOptions)
-def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
+@click.pass_context
+def validate(context: click.Context, options: ValidateOptions, roots: tuple[str, ...]) -> int:
     """Check every skill at each ROOT against the Agent Skills rules, and say how to fix faults.
 
     A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address
@@ -124,10 +131,16 @@ def validate(options: ValidateOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
       mcp-skills-server validate ./my-skill --fix
+      mcp-skills-server validate --explain name-mismatch
     """
+    if options.rules or options.explain or options.schema:
+        _say_rules(options)
+        return 0
+    if not roots:
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
     for code in (*options.select, *options.ignore):
         if not any(name.startswith(code) for name in CODES) and not options.scanners:
-            raise UsageError(f"no rule has a code that begins with {code!r}; 'rules' lists all")
+            raise UsageError(f"no rule has a code that begins with {code!r}; --rules lists all")
     if options.validate_watch and options.fix:
         raise UsageError("--watch and --fix exclude each other; give one of them")
     if options.validate_watch:
@@ -325,9 +338,9 @@ def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 
 def _remark_cut(registry: Registry) -> None:
     """Print on stderr how many descriptions hosts show to models in full, if not all."""
-    with Runtime(registry) as made:
-        texts = context.shown_unasked(made, context.HOSTS["generic"])
-        parts = context.parts_shown(texts, made.briefing.overview.offers)
+    with Runtime(registry) as runtime:
+        texts = contexts.shown_unasked(runtime.whole, contexts.HOSTS["generic"])
+        parts = contexts.parts_shown(texts, runtime.whole.briefing.overview.offers)
     whole, cut = len(parts["whole"]), len(parts["shortened"]) + len(parts["absent"])
     if cut:
         remark(
@@ -336,23 +349,9 @@ def _remark_cut(registry: Registry) -> None:
         )
 
 
-class RulesOptions(Options):
-    form: Literal["text", "json"] = output_format("text", "json")
-    schema: bool = flag("Print the JSON schema of the frontmatter, for editors.")
-
-
-@click.command()
-@click.argument("codes", nargs=-1, metavar="[CODE]...")
-@takes(RulesOptions)
-def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
-    """List the rules of `validate`, or say of each CODE what it means, why, and how to fix it.
-
-    \b
-    Examples:
-      mcp-skills-server rules
-      mcp-skills-server rules name-mismatch
-      mcp-skills-server rules --schema > frontmatter.schema.json
-    """
+def _say_rules(options: ValidateOptions) -> None:
+    """Print the JSON schema of the frontmatter, or the rules: all, or the explained ones."""
+    codes = options.explain
     if options.schema:
         schema = resources.files("mcp_skills_server.validation").joinpath("frontmatter.schema.json")
         say_lines(schema.read_text().rstrip())
@@ -360,7 +359,7 @@ def rules(options: RulesOptions, codes: tuple[str, ...]) -> None:
     for code in codes:
         if code not in CODES:
             near = nearest(code, CODES)
-            hint = f"did you mean {near[0]}?" if near else "'rules' lists all"
+            hint = f"did you mean {near[0]}?" if near else "--rules lists all"
             raise UsageError(f"there is no rule {code!r}; {hint}")
     if options.form == "json":
         say_json([_explained(code) for code in CODES if not codes or code in codes])

@@ -190,11 +190,11 @@ class Pins:
     def unserved(self, reader: SkillReader, served: Mapping[str, Skill]) -> list[str]:
         """Return the paths of locked skills that are not served."""
         index = {root.given: root.index for root in reader.roots}
-        return [
-            path
-            for root, entry in self.entries.items()
-            for path in entry.skills
-            if (skill := served.get(path)) is None
-            or skill.root != index.get(root)
-            or skill.standing is Standing.UNUSABLE
-        ]
+        unserved: list[str] = []
+        for root, entry in self.entries.items():
+            for path in entry.skills:
+                skill = served.get(path)
+                is_here = skill is not None and skill.root == index.get(root)
+                if skill is None or not is_here or skill.standing is Standing.UNUSABLE:
+                    unserved.append(path)
+        return unserved

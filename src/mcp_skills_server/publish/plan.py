@@ -76,6 +76,17 @@ class PublishPlan:
     record: PublishRecord = field(default_factory=PublishRecord)
     """The record to write afterwards."""
 
+    def write(self, item: Item, path: str, *, is_missing: bool) -> None:
+        """Plan to write a file."""
+        self.differences.append(OutdatedFile(path, "missing" if is_missing else "different"))
+        self.put.append(item)
+
+    def drop(self, path: str) -> None:
+        """Plan to delete a file of ours; an artifact that no index names is no difference."""
+        self.stale.append(path)
+        if not _ARTIFACT.fullmatch(path):
+            self.differences.append(OutdatedFile(path, "left over"))
+
 
 def make_plan(
     folder: OutputFolder,
@@ -110,30 +121,32 @@ def make_plan(
         digest, on_disk = ours[path], folder.digest(path)
         if on_disk == digest:
             continue
-        # A modified file of ours is overwritten in our own folders only.
-        is_ours = path in claims and (path != HEADERS or on_disk in claims[path])
-        if on_disk is not None and not is_ours:
-            fault = f"{printable(path)} was not written by this program; move it away"
-            raise UsageError(f"{folder.shown}: {fault}")
-        plan.differences.append(OutdatedFile(path, "missing" if on_disk is None else "different"))
-        plan.put.append(item)
+        if on_disk is not None:
+            _check_ours(folder, path, on_disk, claims)
+        plan.write(item, path, is_missing=on_disk is None)
     retired: dict[str, int] = {}
     for path in proved:
         # a future time comes from a clock that was ahead
         since = min(now, kept.retired.get(path, now))
         if _ARTIFACT.fullmatch(path) and now - since < keep_s:
             retired[path] = since
-            continue
-        plan.stale.append(path)
-        if not _ARTIFACT.fullmatch(path):
-            plan.differences.append(OutdatedFile(path, "left over"))
-    plan.stale += [
-        path for path, digest in gone.items() if digest is None
-    ]  # its folder may be left
+        else:
+            plan.drop(path)
+    # the folder of a file that is gone may be left
+    plan.stale += [path for path, digest in gone.items() if digest is None]
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
     plan.differences.sort(key=lambda difference: difference.path)
     plan.record = PublishRecord({**ours, **{path: gone[path] or "" for path in retired}}, retired)
     return plan
+
+
+def _check_ours(
+    folder: OutputFolder, path: str, digest: str, claims: Mapping[str, set[str]]
+) -> None:
+    """Refuse to overwrite a foreign file. One of ours may be modified, in our own folders only."""
+    if path not in claims or (path == HEADERS and digest not in claims[path]):
+        fault = f"{printable(path)} was not written by this program; move it away"
+        raise UsageError(f"{folder.shown}: {fault}")
 
 
 def is_output_path(path: str) -> bool:

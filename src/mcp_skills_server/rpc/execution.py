@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
@@ -34,7 +35,7 @@ from mcp_skills_server.runtime.scripts import output_files
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
 from mcp_skills_server.runtime.scripts.policy import RunRefusedError
-from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.runner import RunRequest, Scripts
 
 BLOBS_OUT: Final = "output_blobs"
 """The folder of the work directory whose files become blobs after the run."""
@@ -111,11 +112,15 @@ class Executor:
             return failed("unsupported_runtime", message)
         named = (request.args.get(name) for name in manifest.blob_inputs)
         blobs = [name for name in named if isinstance(name, str)]
-        start = partial(
-            self._scripts.run, skill, entry, directory=manifest.name, needs=manifest.secrets
+        run = RunRequest(
+            skill=skill,
+            path=entry,
+            directory=manifest.name,
+            needs=manifest.secrets,
+            owner=owner,
+            permissions=permissions,
         )
-        start = partial(start, owner=owner, permissions=permissions)
-        return await self._perform(start, manifest.name, request, export, owner, blobs=blobs)
+        return await self._perform(run, manifest.name, request, export, blobs=blobs)
 
     async def run_code(
         self,
@@ -147,17 +152,15 @@ class Executor:
             raise RequestError(f"at most {MAX_MOUNTED} skills can be mounted for a run")
         name = f"main{extension}"
         code = {name: request.code.encode("utf-8", "replace")}
-        start = partial(self._scripts.run, None, name, skills=skills)
-        start = partial(start, owner=owner, permissions=permissions)
-        return await self._perform(start, "the code", request, function, owner, code=code)
+        run = RunRequest(skill=None, path=name, skills=skills, owner=owner, permissions=permissions)
+        return await self._perform(run, "the code", request, function, code=code)
 
     async def _perform(
         self,
-        start: Callable[..., Awaitable[Outcome]],
+        run: RunRequest,
         title: str,
         request: Execution | CodeExecution,
         function: str | None,
-        owner: Owner,
         *,
         blobs: Iterable[str] = (),
         code: Mapping[str, bytes] | None = None,
@@ -165,37 +168,23 @@ class Executor:
         """Run a file in a temporary work directory, and collect its result and output blobs.
 
         Args:
-            start: `Scripts.run` bound to the file.
+            run: the file; its owner is charged for the output blobs.
             title: its name in the summary.
             request: arguments, input blobs and time limit.
             function: the function to call; None to run a program.
-            owner: the owner charged for the output blobs.
             blobs: ids of further input blobs.
             code: the file, unless a skill has it.
         """
-        wanted = dict.fromkeys((*request.input_blobs, *blobs))
-        if len(wanted) > MAX_INPUT_BLOBS:
-            raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs can be passed to a run")
-        files = {
-            BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name) for name in wanted
-        }
+        files = self._input_blobs(dict.fromkeys((*request.input_blobs, *blobs)))
         files |= {launcher.ARGS: jsonrpc.dump(request.args), **(code or {})}
         called = function is not None
-        if called:
-            start = partial(start, args=(function,), launcher=_LAUNCHER)
-        limit = self._blobs.limit(owner)
+        run = replace(run, fill=partial(_fill, files, called))
+        if function is not None:
+            run = replace(run, args=(function,), launcher=_LAUNCHER)
+        if request.timeout_ms is not None:
+            run = replace(run, timeout_s=min(request.timeout_ms, _MAX_MS) / 1000)
         try:
-            workspace = self._scripts.workspace()
-            try:
-                fill = partial(_fill, files, called)
-                timeout_s: float | None = None
-                if request.timeout_ms is not None:
-                    timeout_s = min(request.timeout_ms, _MAX_MS) / 1000
-                outcome = await start(workspace=workspace, timeout_s=timeout_s, fill=fill)
-                harvest = await to_thread.run_sync(_collect_output, workspace.path, limit)
-            finally:
-                with anyio.move_on_after(_TIDYING_S, shield=True):
-                    await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
+            outcome, output = await self._run(run)
         except QuotaError:
             raise
         except RunRefusedError as error:
@@ -204,14 +193,30 @@ class Executor:
             return failed("not_run", str(error))
         made: list[str] = []
         remark = ""
-        if not harvest.is_whole:
+        if not output.is_whole:
             remark = _LEFT_OUT
         try:
-            for raw in harvest.files:
-                made.append(self._blobs.add(raw, owner))
+            for raw in output.files:
+                made.append(self._blobs.add(raw, run.owner))
         except QuotaError:
             remark = _LEFT_OUT
-        return to_run(title, outcome, harvest.result, tuple(made), called=called, remark=remark)
+        return to_run(title, outcome, output.result, tuple(made), called=called, remark=remark)
+
+    def _input_blobs(self, names: Collection[str]) -> dict[str, bytes]:
+        """Return the input blobs by their paths in the work directory."""
+        if len(names) > MAX_INPUT_BLOBS:
+            raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs can be passed to a run")
+        return {BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name) for name in names}
+
+    async def _run(self, run: RunRequest) -> tuple[Outcome, _Output]:
+        """Run a file in a work directory, and read its output there before it is removed."""
+        limit, workspace = self._blobs.limit(run.owner), self._scripts.workspace()
+        try:
+            outcome = await self._scripts.run(run, workspace)
+            return outcome, await to_thread.run_sync(_collect_output, workspace.path, limit)
+        finally:
+            with anyio.move_on_after(_TIDYING_S, shield=True):
+                await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
 
 
 def _languages(extensions: Iterable[str]) -> list[str]:

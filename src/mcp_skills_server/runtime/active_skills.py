@@ -1,14 +1,14 @@
 """The skills loaded in one conversation, in loading order and reloaded after edits.
 
-Calls of one conversation may come from principals with different views. Each call passes the
-runtime of its own view, and gets the loaded skills as that runtime shows them.
+Calls of one conversation may come from principals with different skills. Each call passes its own
+offering, and gets the loaded skills as that shows them.
 """
 
 from __future__ import annotations
 
 from asyncio import Lock
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
@@ -20,10 +20,8 @@ from mcp_skills_server.format.dependencies import FIELD
 from mcp_skills_server.format.fields import references
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import name_of
+from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.telemetry import events
-
-if TYPE_CHECKING:
-    from mcp_skills_server.runtime.runtime import Runtime
 
 _MAX_NEEDED: Final = 64
 """The maximum number of dependencies of one skill that are followed."""
@@ -36,7 +34,7 @@ class ActiveSkill(NamedTuple):
 
     skill: Skill
     loaded: Loaded
-    runtime: Runtime
+    offering: Offering
 
 
 Active: TypeAlias = Mapping[str, ActiveSkill]
@@ -64,7 +62,7 @@ class ActiveSkills:
         return [loaded.name for loaded in loaded_list(self._active)]
 
     async def load(
-        self, runtime: Runtime, names: Sequence[str], *, add: bool
+        self, offering: Offering, names: Sequence[str], *, add: bool
     ) -> tuple[list[Loaded], Active]:
         """Load all these skills, by name, path or location, or none of them.
 
@@ -80,18 +78,18 @@ class ActiveSkills:
         async with self._changing:
             kept: Active = {}
             if add:
-                kept = await self._read(runtime)
+                kept = await self._read(offering)
             fresh = await retry_when_stale(
-                runtime.skill_set, lambda view: self._fresh(runtime, view, names, kept)
+                offering.skill_set, lambda view: self._fresh(offering, view, names, kept)
             )
             self._replace({**kept, **fresh})
             return loaded_list(fresh), self._active
 
-    async def unload(self, runtime: Runtime, names: Collection[str]) -> Active:
+    async def unload(self, offering: Offering, names: Collection[str]) -> Active:
         """Unload skills by name, path or location, ignoring others, and return the rest."""
         async with self._changing:
-            active = await self._read(runtime)
-            gone = {_path_of(runtime, active, name) for name in names}
+            active = await self._read(offering)
+            gone = {_path_of(offering, active, name) for name in names}
             self._replace({path: entry for path, entry in active.items() if path not in gone})
             return self._active
 
@@ -118,43 +116,47 @@ class ActiveSkills:
         """Discard the loaded skills without locking, at the session's end."""
         self._active, self.paths = {}, ()
 
-    async def refresh(self, runtime: Runtime) -> Active:
-        """Return the loaded skills from this runtime, rereading edited ones.
+    async def refresh(self, offering: Offering) -> Active:
+        """Return the loaded skills from this offering, rereading edited ones.
 
-        If a file stays unreadable, the result is what was read before for this runtime.
+        If a file stays unreadable, the result is what was read before for this offering.
         """
         async with self._changing:
             try:
-                return await self._read(runtime)
+                return await self._read(offering)
             except UnreadableError:
                 return {
-                    path: entry for path, entry in self._active.items() if entry.runtime is runtime
+                    path: entry
+                    for path, entry in self._active.items()
+                    if entry.offering is offering
                 }
 
-    async def _read(self, runtime: Runtime) -> Active:
+    async def _read(self, offering: Offering) -> Active:
         """Implement `refresh` for a caller that holds `_changing`."""
 
         async def read(view: View) -> Active:
             active: dict[str, ActiveSkill] = {}
             for path in self.paths:
                 skill, known = view.snapshot.skills.get(path), self._active.get(path)
-                if known is not None and known.skill is skill and known.runtime is runtime:
+                if known is not None and known.skill is skill and known.offering is offering:
                     active[path] = known
                 elif skill is not None and dialect.is_usable(skill):
-                    active[path] = ActiveSkill(skill, await _prepare(runtime, skill, view), runtime)
+                    active[path] = ActiveSkill(
+                        skill, await _prepare(offering, skill, view), offering
+                    )
             return active
 
-        self._active = await retry_when_stale(runtime.skill_set, read)
+        self._active = await retry_when_stale(offering.skill_set, read)
         return self._active
 
     async def _fresh(
-        self, runtime: Runtime, view: View, names: Sequence[str], kept: Active
+        self, offering: Offering, view: View, names: Sequence[str], kept: Active
     ) -> Active:
         """Return the named skills and their dependencies, with all SKILL.md bodies read."""
-        most = runtime.settings.max_loaded
-        wanted = {skill.path: skill for skill in _find_all(runtime, view.snapshot, names)}
+        most = offering.settings.max_loaded
+        wanted = {skill.path: skill for skill in _find_all(offering, view.snapshot, names)}
         # Dependencies first: requested skills stay the latest.
-        if runtime.settings.load_dependencies:
+        if offering.settings.load_dependencies:
             needed, _ = dependencies_of(view.snapshot, wanted.values())
             wanted = {
                 dependency.path: dependency
@@ -178,7 +180,7 @@ class ActiveSkills:
             )
         # X-30
         return {
-            path: ActiveSkill(skill, await _prepare(runtime, skill, view), runtime)
+            path: ActiveSkill(skill, await _prepare(offering, skill, view), offering)
             for path, skill in wanted.items()
         }
 
@@ -189,7 +191,7 @@ def loaded_list(active: Active) -> list[Loaded]:
 
 
 def find_active(
-    runtime: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = ""
+    offering: Offering, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = ""
 ) -> Skill:
     """Return the loaded skill of this name, path or location, or the latest one for None.
 
@@ -203,7 +205,7 @@ def find_active(
     if name is None:
         path = next(reversed([*active]))
     else:
-        path = _path_of(runtime, active, name) or runtime.find(snapshot, name).path
+        path = _path_of(offering, active, name) or offering.find(snapshot, name).path
     skill = snapshot.skills.get(path)
     if path not in active or skill is None:
         names = ", ".join(loaded.name for loaded in loaded_list(active))
@@ -214,23 +216,23 @@ def find_active(
     return skill
 
 
-def _path_of(runtime: Runtime, active: Active, wanted: str) -> str | None:
+def _path_of(offering: Offering, active: Active, wanted: str) -> str | None:
     """Return the path of the loaded skill of this name, skill path or location, or None."""
     for path, entry in active.items():
         if wanted in {path, entry.loaded.name, entry.loaded.location}:
             return path
-    located = runtime.locate(runtime.skill_set.snapshot, wanted)
+    located = offering.locate(offering.skill_set.snapshot, wanted)
     if located is None or located.path not in active:
         return None
     return located.path
 
 
-def _find_all(runtime: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
+def _find_all(offering: Offering, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
     skills: list[Skill] = []
     errors: list[str] = []
     for name in names:
         try:
-            skills.append(runtime.find(snapshot, name))
+            skills.append(offering.find(snapshot, name))
         except RequestError as error:
             errors.append(str(error))
         if len(errors) == _MAX_ERRORS:
@@ -256,14 +258,14 @@ def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[S
     return list(dependencies.values()), list(missing)
 
 
-async def _prepare(runtime: Runtime, skill: Skill, view: View) -> Loaded:
+async def _prepare(offering: Offering, skill: Skill, view: View) -> Loaded:
     text = await view.body(skill)
     rest = (path for path in skill.files if path != SKILL_MD and path not in text.linked)
-    location = runtime.briefing.location
+    location = offering.briefing.location
     return Loaded(
         name=name_of(skill, view.snapshot),
         location=location(skill),
-        root_dir=runtime.briefing.root_dir(skill),
+        root_dir=offering.briefing.root_dir(skill),
         digest=skill.files[SKILL_MD].digest,
         properties=skill.frontmatter,
         instructions=text.text,

@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os.path import basename
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.disk import is_utf8
@@ -24,9 +24,7 @@ from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, St
 from mcp_skills_server.model.clients import UNKNOWN, Client
 from mcp_skills_server.runtime.overlap import group_copies
 from mcp_skills_server.runtime.search_text import STOP_WORDS, words_of
-
-if TYPE_CHECKING:
-    from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.settings import RuntimeSettings
 
 _MAX_KEPT: Final = 4096
 """The length of the history of added and removed skills, from which `news` counts."""
@@ -51,51 +49,50 @@ class _Texts(NamedTuple):
 class Briefing:
     """The texts with the list of skills that a host gives to its model at the start.
 
-    `whole` is the briefing of all skills, if these are a part of them.
+    Args:
+        skill_set: the skills.
+        settings: the operator's settings.
+        runs_scripts: returns whether scripts of at least one of these skills may run.
+        whole: the briefing of all skills, if these are a part of them.
     """
 
-    def __init__(self, registry: SkillSet, runtime: Runtime, whole: Briefing | None = None) -> None:
-        self._registry = registry
-        self._runtime = runtime
-        self._preferred: Sequence[str] = ()
+    def __init__(
+        self,
+        skill_set: SkillSet,
+        settings: RuntimeSettings,
+        runs_scripts: Callable[[], bool],
+        whole: Briefing | None = None,
+    ) -> None:
+        self._skill_set = skill_set
+        self._settings = settings
+        self._runs_scripts = runs_scripts
+        self._preferred = settings.preferred_paths
         self._texts = WeakKeyDictionary[Snapshot, _Texts]()
         self._remembered: Snapshot | None = None
         self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MAX_KEPT)
         """`time.monotonic`, skill path and +1 or -1 of each added or removed skill."""
-        self._unsubscribe: Callable[[], None] = lambda: None
-        if whole is None:
-            self._unsubscribe = runtime.registry.subscribe(self._note)
-        else:
+        if whole is not None:
             self._texts, self._changes = whole._texts, whole._changes
-            if registry.snapshot is runtime.registry.snapshot:  # else others' use would show
-                self._preferred = whole._preferred
-
-    def close(self) -> None:
-        """Unsubscribe from the registry."""
-        self._unsubscribe()
-
-    def prefer(self, paths: Sequence[str]) -> None:
-        """Put the descriptions of these skills first. Call this before any text is made."""
-        self._preferred = paths
+            if skill_set.snapshot is not whole._skill_set.snapshot:
+                self._preferred = ()  # else others' use would show
 
     def remember(self) -> bool:
         """List the persisted skills until the first scan ends; return False if unavailable."""
-        registry = self._registry
-        if self._remembered is None and not registry.loaded.is_set():
-            self._remembered = registry.remembered()
+        if self._remembered is None and not self._skill_set.loaded.is_set():
+            self._remembered = self._skill_set.remembered()
         return self._remembered is not None
 
     # Texts
 
     def characters(self, client: Client) -> int:
         """Return the limit of a text with the list of skills for this client, in characters."""
-        characters = self._runtime.settings.overview_characters
+        characters = self._settings.overview_characters
         return client.catalog_characters if characters is None else characters
 
     def instructions(self, active: Sequence[Loaded] | None = None, client: Client = UNKNOWN) -> str:
         """Return the server instructions, with the `active` skills; "" if there are no skills."""
         _, texts = self._current()
-        scripts = self._runtime.runs_scripts
+        scripts = self._runs_scripts()
         if not active and (scripts, client) in texts.instructions:
             return texts.instructions[scripts, client]
         characters = self.characters(client)
@@ -116,7 +113,7 @@ class Briefing:
             elsewhere: the lowest standing of the skills that the host lists itself, if any. The
                 tools then list only the skills below it, or none if scripts may run.
         """
-        (snapshot, texts), scripts = self._current(), self._runtime.runs_scripts
+        (snapshot, texts), scripts = self._current(), self._runs_scripts()
         key = scripts, handles, elsewhere, client
         if key not in texts.tools:
             overview, skills = texts.overview, snapshot.skills
@@ -152,9 +149,7 @@ class Briefing:
         if client.list_in == "tools":
             shown = runtime.in_loading(overview, characters)
         else:
-            shown = runtime.in_instructions(
-                overview, characters, scripts=self._runtime.runs_scripts
-            )
+            shown = runtime.in_instructions(overview, characters, scripts=self._runs_scripts())
         return runtime.shown_part(overview, shown, position)
 
     @property
@@ -164,24 +159,24 @@ class Briefing:
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
         """Return the URI, or absolute path, of a skill's file, or of its directory for ""."""
-        if not self._runtime.settings.absolute_paths:
+        if not self._settings.absolute_paths:
             return uri(skill.path, path)
-        folder = self._registry.place(skill)
+        folder = self._skill_set.place(skill)
         return f"{folder}/{path}" if path else folder
 
     def root_dir(self, skill: Skill) -> str:
         """Return the directory of a skill: a local path if the host can use it, else a location."""
-        if self._runtime.settings.local_root_dirs and skill.origin is None:
-            folder = self._registry.place(skill)
+        if self._settings.local_root_dirs and skill.origin is None:
+            folder = self._skill_set.place(skill)
             if is_utf8(folder):  # JSON cannot encode other paths
                 return folder
         return self.location(skill, "")
 
     def _current(self) -> tuple[Snapshot, _Texts]:
-        is_read = self._registry.loaded.is_set()
+        is_read = self._skill_set.loaded.is_set()
         if is_read:
             self._remembered = None  # the scan has replaced it
-        snapshot = self._remembered or self._registry.snapshot
+        snapshot = self._remembered or self._skill_set.snapshot
         more = not is_read and self._remembered is None
         kept = self._texts.get(snapshot)
         if kept is None or kept.overview.more != more:
@@ -193,19 +188,19 @@ class Briefing:
         offered = filter(runtime.is_offered, usable)
         skills = [skill for skill, _ in group_copies(offered)]
         offers = [self._offer(skill, snapshot) for skill in skills]
-        tags = {*self._runtime.settings.preferred_tags}
+        tags = {*self._settings.preferred_tags}
         tagged = [skill.path for skill in skills if tags & {*map(str, tags_of(skill.frontmatter))}]
         return _Texts(Overview(offers, more, [*tagged, *self._preferred]), {}, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
         root, path = self._root_and_path(skill)
         name, description = name_of(skill, snapshot), hidden.strip(skill.description)
-        location = self.location(skill) if self._runtime.settings.absolute_paths else None
+        location = self.location(skill) if self._settings.absolute_paths else None
         return Offer(name, description, location, path, root)
 
     def _root_and_path(self, skill: Skill) -> tuple[str, str]:
         """Return the display name of a skill's root ("" for a single root), and its path."""
-        roots = self._registry.roots
+        roots = self._skill_set.roots
         if len(roots) == 1:
             return "", skill.path
         root = roots[skill.root]  # only the last part of its path: the rest is private
@@ -220,7 +215,7 @@ class Briefing:
 
         `since` is a `time.monotonic` of this process.
         """
-        changes, permissions = list(self._changes), self._registry.permissions
+        changes, permissions = list(self._changes), self._skill_set.permissions
         balance: Counter[str] = Counter()
         for at, path, step in changes:
             if at > since and (permissions is None or permissions.can_read(path)):
@@ -232,8 +227,9 @@ class Briefing:
         is_full = len(changes) == _MAX_KEPT and changes[0][0] > since
         return runtime.change_notice(added, removed, uncounted=is_full)
 
-    def _note(self, changes: Changes) -> None:
-        if not self._registry.loaded.is_set():
+    def note(self, changes: Changes) -> None:
+        """Record the skills that were added and removed."""
+        if not self._skill_set.loaded.is_set():
             return  # the first scan finds existing skills, which are not news
         before, after = _offered(changes.before), _offered(changes.after)
         now = time.monotonic()

@@ -35,11 +35,12 @@ from mcp_skills_server.runtime.active_skills import (
 )
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.large_answers import limit_large_answers
+from mcp_skills_server.runtime.offering import Offering
+from mcp_skills_server.runtime.settings import RuntimeSettings
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
-    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
 
@@ -96,7 +97,7 @@ class Session(ClosingMixin):
 
     def __init__(
         self,
-        runtime: Runtime,
+        offering: Offering,
         *,
         hosted: bool,
         since: float | None = None,
@@ -112,7 +113,7 @@ class Session(ClosingMixin):
         self.calls = 0  # in progress
         self.scripts_at = ""
         """The process of the latest script: "" for none, "here" for this one, else its name."""
-        self._runtime = runtime
+        self._offering = offering
         self._hosted = hosted
         self._handle_of = handle_of
         self.since = time.monotonic() if since is None else since
@@ -132,8 +133,8 @@ class Session(ClosingMixin):
         It has the rule, `<available_skills>`, and `<active_skills>` with the current text of each
         loaded skill.
         """
-        active = await self.loaded.refresh(self._runtime)
-        return self._runtime.briefing.instructions(loaded_list(active))
+        active = await self.loaded.refresh(self._offering)
+        return self._offering.briefing.instructions(loaded_list(active))
 
     def tools(self) -> list[dict[str, Json]]:
         """Return the cached MCP tool definitions, which the caller must not change.
@@ -141,7 +142,7 @@ class Session(ClosingMixin):
         Each has `name`, `title`, `description`, `inputSchema` and `annotations`, and most have
         `outputSchema`. The list is empty if there are no skills.
         """
-        return self._runtime.briefing.tools(handles=not self._hosted)
+        return self._offering.briefing.tools(handles=not self._hosted)
 
     async def call(
         self,
@@ -151,7 +152,7 @@ class Session(ClosingMixin):
         progress: Progress | None = None,
         client: str | None = None,
         owner: Owner = None,
-        of: Runtime | None = None,
+        offering: Offering | None = None,
     ) -> ToolResult:
         """Call a tool, and return its result or its error as an MCP tool result.
 
@@ -162,18 +163,18 @@ class Session(ClosingMixin):
             client: the client's name from its handshake, which selects the result's length and
                 form.
             owner: the owner whose concurrency limit a script counts toward.
-            of: the runtime with the skills that the caller may see; the session's own unless given.
+            offering: the skills that the caller may see; the session's own unless given.
 
         Returns:
             `content`, `structuredContent`, and `isError` if the model must act differently. The
             text then says how. No request of a model raises an exception.
         """
         self.calls += 1
-        shared = of or self._runtime
+        offering = offering or self._offering
         try:
             tool = dialect.canonical(name)
             if tool not in _CALLS:
-                there = [tool for tool in _CALLS if tool != dialect.RUN or shared.runs_scripts]
+                there = [tool for tool in _CALLS if tool != dialect.RUN or offering.runs_scripts]
                 words = f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
                 return dialect.failure(words)
             # Some clients send null for an optional argument without a value.
@@ -181,8 +182,8 @@ class Session(ClosingMixin):
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return dialect.failure(invalid)
-            active = await self.loaded.refresh(shared)
-            request = _Request(shared, active, progress, client_of(client), owner)
+            active = await self.loaded.refresh(offering)
+            request = _Request(offering, active, progress, client_of(client), owner)
             return await _CALLS[tool](self, given, request)
         except RequestError as error:
             return dialect.failure(str(error))
@@ -199,7 +200,7 @@ class Session(ClosingMixin):
     # The tools
 
     async def _list(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        snapshot, limit = call.runtime.skill_set.snapshot, int(given.get("limit", 50))
+        snapshot, limit = call.offering.skill_set.snapshot, int(given.get("limit", 50))
         after: str | None = given.get("after")
         offered: list[Skill] = []
         while len(offered) <= limit:
@@ -211,13 +212,13 @@ class Session(ClosingMixin):
         after = None
         if len(offered) > len(shown):
             after = shown[-1].path
-        entries = call.runtime.entries(shown, snapshot)
+        entries = call.offering.entries(shown, snapshot)
         return dialect.listing(entries, after, characters=call.settings.result_characters)
 
     async def _search(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        snapshot = call.runtime.skill_set.snapshot
+        snapshot = call.offering.skill_set.snapshot
         limit = int(given.get("limit", 5))
-        search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
+        search, query = call.offering.search, given["query"]
         find = partial(search.find_scored, query, limit, dialect.is_offered, by_meaning=True)
         hits = await in_thread(find)
         events.record_search(query, len(hits))
@@ -231,18 +232,18 @@ class Session(ClosingMixin):
             advice = dialect.nothing_fits(names, _common(tags), _common(groups))
             note = "\n".join(filter(None, (advice, note)))
         page = first_page([hit.skill for hit in hits], entry_bytes)
-        entries = call.runtime.entries(page, snapshot)
+        entries = call.offering.entries(page, snapshot)
         for entry, hit in zip(entries, hits, strict=False):
             if hit.copies:
-                entry["also_at"] = [call.runtime.briefing.location(copy) for copy in hit.copies]
+                entry["also_at"] = [call.offering.briefing.location(copy) for copy in hit.copies]
         return dialect.listing(entries, None, characters=call.settings.result_characters, note=note)
 
     async def _load(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         is_added = given.get("mode") == "add"
-        fresh, active = await self.loaded.load(call.runtime, given["names"], add=is_added)
+        fresh, active = await self.loaded.load(call.offering, given["names"], add=is_added)
         notes = [self._news(call)]
         if call.settings.load_dependencies:
-            snapshot = call.runtime.skill_set.snapshot
+            snapshot = call.offering.skill_set.snapshot
             skills = [entry.skill for entry in active.values() if entry.loaded in fresh]
             needed, missing = dependencies_of(snapshot, skills)
             more = [name_of(skill, snapshot) for skill in needed if skill.path not in active]
@@ -255,7 +256,7 @@ class Session(ClosingMixin):
         if given.get("all"):
             active = await self.loaded.unload_all()
         elif names:
-            active = await self.loaded.unload(call.runtime, names)
+            active = await self.loaded.unload(call.offering, names)
         else:
             words = "the names of the skills to unload, or all=true"
             raise RequestError(f"Give {dialect.UNLOAD} {words}")
@@ -266,7 +267,7 @@ class Session(ClosingMixin):
         if output is not None:
             return await self._read_output(output, given, call)
         return await retry_when_stale(
-            call.runtime.skill_set, lambda view: self._read_file(view, given, call)
+            call.offering.skill_set, lambda view: self._read_file(view, given, call)
         )
 
     async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> ToolResult:
@@ -308,15 +309,15 @@ class Session(ClosingMixin):
         return _part_of(shown, text, given, call.settings)
 
     async def _run(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        scripts = call.runtime.scripts
-        if scripts is None or not call.runtime.runs_scripts:
+        scripts = call.offering.scripts
+        if scripts is None or not call.offering.runs_scripts:
             raise RequestError(
                 "Scripts are not run here: the operator of this server has not allowed it "
                 f"(--allow-scripts). Read the script with {dialect.READ} and reach its result "
                 "another way, or ask the user to run it"
             )
         return await retry_when_stale(
-            call.runtime.skill_set, lambda view: self._run_script(view, scripts, given, call)
+            call.offering.skill_set, lambda view: self._run_script(view, scripts, given, call)
         )
 
     async def _run_script(
@@ -324,24 +325,25 @@ class Session(ClosingMixin):
     ) -> ToolResult:
         skill = self._find_active(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(dialect.scripts_of(skill)), dialect.SCRIPTS)
+        from mcp_skills_server.runtime.scripts.runner import RunRequest  # loaded with `scripts`
+
         await scripts.ready()
         if self._workspace is None:
             self._workspace = scripts.workspace()
         self.scripts_at = THIS_PROCESS
         events.record_mentions([skill])
         self.loaded.mark_used(skill.path)
-        outcome = await scripts.run(
-            skill,
-            path,
-            self._workspace,
+        request = RunRequest(
+            skill=skill,
+            path=path,
             args=given.get("args", ()),
-            env=given.get("env"),
+            env=given.get("env", {}),
             workdir=given.get("workdir", "."),
             timeout_s=given.get("timeout_s"),
-            progress=call.progress,
             owner=call.owner,
             permissions=view.skill_set.permissions,
         )
+        outcome = await scripts.run(request, self._workspace, call.progress)
         return dialect.script_result(outcome.as_json())
 
     # Helpers of the tools
@@ -351,7 +353,7 @@ class Session(ClosingMixin):
         if not self._hosted:
             reminder = f', and give the "{dialect.SESSION}" that it returned'
         name = given.get("skill")
-        return find_active(call.runtime, call.active, snapshot, name, reminder=reminder)
+        return find_active(call.offering, call.active, snapshot, name, reminder=reminder)
 
     def _receipt(
         self,
@@ -366,7 +368,7 @@ class Session(ClosingMixin):
             None if self._hosted else self._handle_of(self),
             fresh,
             bodies=not self._hosted,
-            characters=min(self._runtime.settings.result_characters, client.result_characters),
+            characters=min(self._offering.settings.result_characters, client.result_characters),
             shows=client.shows,
             note=note,
         )
@@ -374,13 +376,13 @@ class Session(ClosingMixin):
     def _news(self, call: _Request) -> str | None:
         if self._hosted:  # each model call has current instructions
             return None
-        return call.runtime.briefing.news(self.since)
+        return call.offering.briefing.news(self.since)
 
 
 class _Request(NamedTuple):
-    """The context of a call; `runtime` and `active` have the skills that the caller may see."""
+    """The context of a call; `offering` and `active` have the skills that the caller may see."""
 
-    runtime: Runtime
+    offering: Offering
     active: Active
     progress: Progress | None
     client: Client
@@ -389,7 +391,7 @@ class _Request(NamedTuple):
     @property
     def settings(self) -> RuntimeSettings:
         """Return the operator's settings, with the client's limit of results if it is lower."""
-        settings = self.runtime.settings
+        settings = self.offering.settings
         most = min(settings.result_characters, self.client.result_characters)
         return settings._replace(result_characters=most)
 

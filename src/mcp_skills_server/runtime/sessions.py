@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from mcp_skills_server.access.principal import Owner
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
@@ -63,10 +64,13 @@ class Sessions:
         return Occupancy(len(self._open), self._quota.total, self._evicted)
 
     def new(
-        self, since: float | None = None, runtime: Runtime | None = None, handle: str | None = None
+        self,
+        since: float | None = None,
+        offering: Offering | None = None,
+        handle: str | None = None,
     ) -> Session:
         """Return a new session without storing it; the caller calls `store` when needed."""
-        shared = runtime or self.runtime
+        shared = offering or self.runtime.whole
         return Session(shared, hosted=False, since=since, handle=handle, handle_of=self.handle_of)
 
     def handle_of(self, session: Session) -> str:

@@ -150,7 +150,7 @@ class SharedSessions(Sessions):
         self._record(text, handle, owner)
         if handle not in self._known or self._find_local(handle, owner) is None:
             self.end(handle)  # a stale copy that was idle here, but not on another replica
-            session = Session(self.runtime, hosted=False, handle=handle)
+            session = Session(self.runtime.whole, hosted=False, handle=handle)
             self.store(session, owner, quota_owner)
             self._known[handle] = _RecordCopy()
 

@@ -121,8 +121,15 @@ def attach(
     watcher = watch or None
     if watcher is True:
         watcher = Watcher(registry)
+    listening = lowlevel.get_request_handler(_LISTEN)
     attachment = Attachment(
-        registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views
+        registry,
+        settings or Settings(),
+        watcher,
+        runtime,
+        sessions=sessions,
+        views=views,
+        relays=listening is not None and isinstance(listening.handler, ListenHandler),
     )
     merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
     merged.add_handlers()
@@ -195,9 +202,6 @@ class MergedHandlers:
             else:
                 self._add(method, types.RequestParams, handler)
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
-        listening = self._theirs[_LISTEN]
-        if listening is not None and isinstance(listening.handler, ListenHandler):
-            self._attachment.notifier.relays = True
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add capabilities unknown to the SDK to handshakes, and register initialized clients."""

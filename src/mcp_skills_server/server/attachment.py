@@ -56,7 +56,6 @@ class Attachment:
     Attributes:
         handlers: by method.
         is_ready: whether the first scan has ended.
-        recent: recent notifications, to repeat for other replicas; None without replicas.
     """
 
     def __init__(
@@ -68,6 +67,8 @@ class Attachment:
         *,
         sessions: Callable[[Runtime], Sessions] = Sessions,
         views: Views | None = None,
+        recent: RecentNotifications | None = None,
+        relays: bool = False,
     ) -> None:
         self.registry = registry
         self.views = views or Views(registry)
@@ -89,13 +90,15 @@ class Attachment:
             self.handlers["tools/call"] = self.tools.call_tool
         if settings.prompts:
             self.handlers["prompts/list"] = prompts.list_prompts
-            root_dir = self.sessions.runtime.briefing.root_dir
+            root_dir = self.sessions.runtime.whole.briefing.root_dir
             self.handlers["prompts/get"] = partial(prompts.get_prompt, root_dir=root_dir)
-        self.notifier = Notifier(settings, self.views.permissions, self._notices_between)
+        self.notifier = Notifier(
+            settings, self.views.permissions, self._notices_between, relays=relays
+        )
         self._tools_shown: list[list[dict[str, Json]]] | None = None
         self._watcher = watcher
         self.is_ready = False
-        self.recent: RecentNotifications | None = None
+        self._recent = recent
         self._ready = asyncio.Event()
         self._begun = False
 
@@ -183,10 +186,10 @@ class Attachment:
         """
         if self.is_ready:
             return
-        if self.views.grants is not None or self.registry.await_sources is not None:
+        if self.views.grants is not None or self.registry.awaits_sources:
             await self.ready()
             return
-        if not await in_thread(self.sessions.runtime.briefing.remember):
+        if not await in_thread(self.sessions.runtime.whole.briefing.remember):
             self.begin()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SCAN_AWAITED_S):
@@ -229,10 +232,10 @@ class Attachment:
         self._ready.set()
         # After tasks that wait for the scan: they answer first, and streams they open are notified.
         asyncio.get_running_loop().call_soon(self._compare_tools)
-        if self.recent is not None:
+        if self._recent is not None:
             # A client of this replica may still read from a replica with older skills.
             every = [(method, None) for method in notify.list_notices(self.settings).values()]
-            self.recent.add(lambda: self.notifier.publish(every), announced=False)
+            self._recent.add(lambda: self.notifier.publish(every), announced=False)
 
     def _compare_tools(self) -> None:
         """Notify clients if the first scan changed the tools that they were shown before it."""
@@ -268,8 +271,8 @@ class Attachment:
             return
         work = partial(self.notifier.publish_to_each, notices_for)
         work()
-        if self.recent is not None:
-            self.recent.add(work)
+        if self._recent is not None:
+            self._recent.add(work)
 
     def _notices(self, left: Changes) -> list[Notice]:
         # May notify in vain: an exact comparison would render the tools for each set of grants.

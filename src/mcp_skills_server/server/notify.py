@@ -191,8 +191,6 @@ class Notifier:
     Args:
         permissions: returns the permissions of a principal, or None without grants.
         between: returns the notices for a change from the first permissions to the second.
-
-    Attributes:
         relays: whether streams also carry events of the server to which this is attached.
     """
 
@@ -201,11 +199,13 @@ class Notifier:
         settings: Settings,
         permissions: Callable[[Principal | None], Permissions | None] = lambda _: None,
         between: Callable[[Permissions, Permissions], Collection[Notice]] = lambda _old, _new: (),
+        *,
+        relays: bool = False,
     ) -> None:
         self._permissions = permissions
         self._between = between
         self._settings = settings
-        self.relays = False
+        self.relays = relays
         self._is_closing = False
         self._legacy_queues: dict[NoticeQueue, None] = {}
         self._deliveries: dict[NoticeQueue, asyncio.Task[None]] = {}

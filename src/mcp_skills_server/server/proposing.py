@@ -16,7 +16,7 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import LOCAL, Proposal, ProposalStore
-from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments
 from mcp_skills_server.server.requests import Caller
 from mcp_skills_server.telemetry import events
@@ -41,7 +41,7 @@ class ProposalTools:
         return []
 
     async def call(
-        self, view: View, tool: str, given: Mapping[str, Any], shared: Runtime, *, caller: Caller
+        self, view: View, tool: str, given: Mapping[str, Any], offering: Offering, *, caller: Caller
     ) -> runtime.ToolResult:
         """Call one of `tools`; errors that the model can correct are results with `isError`."""
         try:
@@ -53,7 +53,7 @@ class ProposalTools:
                 raise RequestError(f"You may not propose skills here; {instead}")
             if tool == runtime.PROPOSALS:
                 return await in_thread(self._list, proposer_of(caller))
-            skill = _find_target(shared, view.snapshot, given["name"])
+            skill = _find_target(offering, view.snapshot, given["name"])
             return await in_thread(partial(self._propose, given, view, skill, caller))
         except RequestError as error:
             return runtime.failure(str(error))
@@ -94,13 +94,13 @@ def proposer_of(caller: Caller) -> str:
     return str(caller.quota_owner or LOCAL)
 
 
-def _find_target(shared: Runtime, snapshot: Snapshot, wanted: str) -> Skill | None:
+def _find_target(offering: Offering, snapshot: Snapshot, wanted: str) -> Skill | None:
     """Return the skill with this name, path or location, or None for a new skill.
 
     Raises:
         RequestError: several skills have the name.
     """
-    skill = shared.locate(snapshot, wanted) or snapshot.skills.get(wanted)
+    skill = offering.locate(snapshot, wanted) or snapshot.skills.get(wanted)
     if skill is not None or not snapshot.named(wanted, Standing.LENIENT):
         return skill
     return identity.require(snapshot, wanted, Standing.LENIENT)

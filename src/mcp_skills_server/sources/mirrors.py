@@ -12,9 +12,9 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -80,14 +80,13 @@ class Follower:
         sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
         *,
         given: str = "",
+        link: Path | None = None,
     ) -> None:
         self.source = source
         self.given = given
-        self.link: Path | None = None
+        self.link = link
         """Symlink that is served instead of the source's own folder, so that it can `switch`."""
-        self.note: Note | None = None
-        """Called after each poll, and for each part of a long fetch, before `state` changes;
-        without it problems are logged."""
+        self._note: Note | None = None
         self._sleep = sleep
         self._is_complete = False
         """Whether the folder held all of the revision when it was last read."""
@@ -233,8 +232,11 @@ class Follower:
             self._report((line,), self._problems)
 
     def report_to(self, note: Note) -> None:
-        """Report revision, problems and changes to `note`, now and after each poll."""
-        self.note = note
+        """Report revision, problems and changes to `note`, not to the log.
+
+        It is called now, after each poll, and for each part of a long fetch. Then `state` changes.
+        """
+        self._note = note
         note(self.state.revision, self._problems, ())
 
     def switch(self, source: Source) -> None:
@@ -278,8 +280,8 @@ class Follower:
 
     def _hand_over(self, revision: str, problems: tuple[Problem, ...], changed: Set[str]) -> None:
         """Pass revision, problems and changes of the copy to `note`."""
-        if self.note is not None:
-            self.note(revision, problems, changed)
+        if self._note is not None:
+            self._note(revision, problems, changed)
         self.source.changed -= changed
         self._change(revision=revision)
 
@@ -298,7 +300,7 @@ class Follower:
         if revision is None:
             revision = "" if self.source.changed else self.state.revision
         self._hand_over(revision, problems, {*self.source.changed})
-        if self.note is None:
+        if self._note is None:
             for problem in problems:
                 path = problem.path.removeprefix(self.source.origin).strip("/")
                 lines += (f"{path}: {problem.message}" if path else problem.message,)
@@ -317,6 +319,8 @@ class Mirrors:
         self.followers: list[Follower] = []
         """In the order of the roots; a root with two pins has two followers."""
         self._links: PrivateFolder | None = None
+        self._awaited: Sequence[Follower] = ()
+        self._awaited_s = self._awaited_until = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
@@ -338,22 +342,31 @@ class Mirrors:
         source = open_source(given, settings, self._kinds)
         if source is None:
             return given
-        follower = Follower(source, given=given)
+        link = None
+        if source.remote and pin is not None:
+            link = self._make_link(source.place)
+        follower = Follower(source, given=given, link=link)
         if not source.remote:
             try:
                 anyio.run(follower.refresh)
             except SourceError as error:
                 clear(source.place)
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
-        elif pin is not None:
-            self._links = self._links or PrivateFolder()
-            # Windows needs a privilege for links: without one, a new pin needs a restart
-            with suppress(OSError):
-                link = self._links.skills / str(len(self.followers))
-                _point_link(link, source.place)
-                follower.link = link
         self.followers.append(follower)
         return MirroredRoot(os.fspath(follower.path), source.origin)
+
+    def _make_link(self, folder: Path) -> Path | None:
+        """Return a new link to the folder of the next follower, or None without the privilege.
+
+        Windows requires one: without it, a new pin takes effect at the next start.
+        """
+        self._links = self._links or PrivateFolder()
+        link = self._links.skills / str(len(self.followers))
+        try:
+            _point_link(link, folder)
+        except OSError:
+            return None
+        return link
 
     def states(self) -> list[SourceState]:
         """Return the state of every source. Thread-safe."""
@@ -388,8 +401,13 @@ class Mirrors:
             anyio.run(fetch_all)
             trim(self._settings.cache, self._settings.cache_bytes)
 
-    def start(self) -> None:
-        """Follow every source in a thread, until `stop`."""
+    def start(self, first_load: float) -> None:
+        """Follow every source in a thread, until `stop`.
+
+        `await_first_read` waits until `first_load` seconds from now for sources never read.
+        """
+        self._awaited = [follower for follower in self.followers if not follower.read_once.is_set()]
+        self._awaited_s, self._awaited_until = first_load, time.monotonic() + first_load
         if self.followers:
             run = partial(anyio.run, self._follow)
             self._thread = threading.Thread(target=run, name="skills-sources", daemon=True)
@@ -399,18 +417,17 @@ class Mirrors:
         """Return the names of the sources that were never read. Thread-safe."""
         return [state.name for state in self.states() if not state.ready and state.current is None]
 
-    def first_read(self, seconds: float) -> Callable[[], object] | None:
-        """Return a function that waits `seconds` at most for sources never read; None for none."""
-        unread = [follower for follower in self.followers if not follower.read_once.is_set()]
-        end = time.monotonic() + seconds
+    @property
+    def are_awaited(self) -> bool:
+        """True if a source had never been read at the start."""
+        return bool(self._awaited)
 
-        def wait() -> None:
-            for follower in unread:
-                if not follower.read_once.wait(max(0.0, end - time.monotonic())):
-                    said = "%s: not read within %g seconds; serving without it until it is"
-                    logger.warning(said, follower.name, seconds)
-
-        return cache(wait) if unread else None
+    def await_first_read(self) -> None:
+        """Block until each of those sources was read once, or the wait times out."""
+        for follower in self._awaited:
+            if not follower.read_once.wait(max(0.0, self._awaited_until - time.monotonic())):
+                said = "%s: not read within %g seconds; serving without it until it is"
+                logger.warning(said, follower.name, self._awaited_s)
 
     def look(self) -> int:
         """Poll all remote sources now and return their number. Thread-safe."""

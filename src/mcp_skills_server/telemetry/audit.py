@@ -59,9 +59,7 @@ class AuditLog:
 
     def subscribe_to(self, events: Events) -> None:
         """Subscribe to the events of a server."""
-        events.subscribe(self.record)
-        if self._required:
-            events.before_reads = self.record
+        events.subscribe(self.record, begun_reads=self._required)
 
     @property
     def state(self) -> str:

@@ -156,7 +156,7 @@ class Event(NamedTuple):
     milliseconds: float = 0.0
     bytes: int = 0  # of skill files that were read for the response
     found: int | None = None  # number of skills that a search found
-    question: str = ""  # text of a search, if a reader keeps it
+    question: str = ""  # text of a search, for readers that subscribed to it
     request: str | None = None  # id of the HTTP request, which the response carries
     code: int | None = None  # of the JSON-RPC error in the response
     trace: Trace = Trace({}, {})
@@ -182,6 +182,13 @@ class Event(NamedTuple):
 
 Reader: TypeAlias = Callable[[Event], None]
 
+
+class _Subscription(NamedTuple):
+    reader: Reader
+    begun_reads: bool
+    questions: bool
+
+
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """The id of the current HTTP request."""
 
@@ -200,12 +207,7 @@ class Events:
     """A publisher of the events of one server."""
 
     def __init__(self) -> None:
-        self._readers: dict[object, Reader] = {}
-        self.before_reads: Reader | None = None
-        """Called before the content of a file is sent, with an event of outcome "begun"; it refuses
-        the request by raising NotRecordedError."""
-        self.keeps_questions = False
-        """Whether events hold the text of searches."""
+        self._subscriptions: dict[object, _Subscription] = {}
 
     @contextmanager
     def serving(self) -> Generator[None]:
@@ -216,22 +218,38 @@ class Events:
         finally:
             _serving.reset(token)
 
-    def subscribe(self, reader: Reader) -> Callable[[], None]:
+    def subscribe(
+        self, reader: Reader, *, begun_reads: bool = False, questions: bool = False
+    ) -> Callable[[], None]:
         """Call `reader` with each event, in its thread; return a function that ends this.
 
         The reader must return at once. Its exceptions are logged, except NotRecordedError for a run
-        that is about to start, which refuses the run.
+        or read that is about to start, which refuses it.
+
+        Args:
+            reader: takes each event.
+            begun_reads: also call it, with outcome "begun", before the content of a file is sent.
+            questions: let its events hold the text of searches.
         """
         token = object()
-        self._readers[token] = reader
-        return lambda: self._readers.pop(token, None) and None
+        self._subscriptions[token] = _Subscription(reader, begun_reads, questions)
+        return lambda: self._subscriptions.pop(token, None) and None
+
+    def emit_begun_read(self, request: Request, use: Use) -> None:
+        """Announce that the content of a file is about to be sent; NotRecordedError prevents it."""
+        for subscription in list(self._subscriptions.values()):
+            if subscription.begun_reads:
+                subscription.reader(request.event("begun", use))
 
     def emit(self, event: Event) -> None:
         """Pass an event to every reader; NotRecordedError prevents a run that is about to start."""
         unrecorded: NotRecordedError | None = None
-        for reader in list(self._readers.values()):
+        for subscription in list(self._subscriptions.values()):
+            shown = event
+            if event.question and not subscription.questions:
+                shown = event._replace(question="")
             try:
-                reader(event)
+                subscription.reader(shown)
             except NotRecordedError as error:
                 unrecorded = error
             # A bug in one reader must affect neither the other readers nor the response.
@@ -355,8 +373,7 @@ def record_sent(use: Use, size: int) -> None:
     """Record that so many bytes are about to be sent; NotRecordedError must prevent it."""
     request = _current.get()
     if request is not None:
-        if request.server.before_reads is not None:
-            request.server.before_reads(request.event("begun", use))
+        request.server.emit_begun_read(request, use)
         request.add(use, size)
 
 
@@ -388,12 +405,11 @@ def record_run(
 
 
 def record_search(question: str, found: int) -> None:
-    """Record a search of the current request; keep its text if a reader wants it."""
+    """Record a search of the current request."""
     request = _current.get()
     if request is not None:
         request.found = found
-        if request.server.keeps_questions:
-            request.question = clipped(question)
+        request.question = clipped(question)
 
 
 def record_use(use: Use) -> None:

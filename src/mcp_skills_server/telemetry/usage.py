@@ -332,8 +332,7 @@ class Usage:
 
     def start(self, events: Events) -> Callable[[], None]:
         """Subscribe to the events of a server; return a function that flushes and stops."""
-        events.keeps_questions = self._keeps_questions
-        end = events.subscribe(self.record)
+        end = events.subscribe(self.record, questions=self._keeps_questions)
         work = partial(self._flush_periodically, end)
         thread = threading.Thread(target=work, name="skills-usage", daemon=True)
         thread.start()
@@ -378,7 +377,7 @@ class Usage:
             return
         self._add(count._replace(action="empty"), event.time)
         text = event.question
-        if self._keeps_questions and text and (text in questions or len(questions) < _MAX_WAITING):
+        if text and (text in questions or len(questions) < _MAX_WAITING):
             questions[text] = questions.get(text, 0) + 1
 
     def _add(self, count: Count, moment: float) -> None:

@@ -1,4 +1,4 @@
-"""Explanations of the codes, with reasons and examples, for `rules`, the documentation and SARIF."""
+"""Explanations of the codes, with reasons and examples, for `validate --rules`, the documentation and SARIF."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SANDBOX = "Hosts that execute it do so without asking a person."
 _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "skill-md-irregular": ("a SKILL.md that is not a regular file in its folder", _UNREAD),
     "skill-md-case": ("a SKILL.md whose name is spelled differently", "Hosts look for exactly SKILL.md.", "Skill.md"),
-    "skill-md-too-large": ("a SKILL.md over --max-skill-md", "It would fill the context of any model."),
+    "skill-md-too-large": ("a SKILL.md over max-skill-md", "It would fill the context of any model."),
     "unreadable": ("a file or folder that cannot be read", _UNREAD),
     "not-utf8": ("a SKILL.md that is not UTF-8", "JSON can carry nothing else."),
     "nul-byte": ("a NUL byte in SKILL.md", "Binary content is no instruction, and programs cut text there."),
@@ -42,8 +42,8 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "yaml-value": ("a value that JSON cannot carry", "Each listing is JSON.", "score: .nan"),
     "name-markup": ("a name or a path with '<', '>', a control character or a line separator",
         "A model reads names as part of the server's own text, so the skill is not served.", "name: <system>"),
-    "too-many-files": ("more files than --max-files", "A listing names each file with its digest."),
-    "too-many-bytes": ("more bytes than --max-bytes", "Clients keep a copy of each file."),
+    "too-many-files": ("more files than max-files", "A listing names each file with its digest."),
+    "too-many-bytes": ("more bytes than max-bytes", "Clients keep a copy of each file."),
     "too-deep": ("a folder that lies too deep", "What lies deeper is not searched, so nothing of it is served."),
     "name-missing": ("a skill without a name", _STRICT, "---\ndescription: Issue refunds.\n---"),
     "name-length": ("a name of more than 64 characters", _STRICT),

@@ -46,7 +46,6 @@ from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
 from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +97,9 @@ class Discovery:
 
     Args:
         logged: messages logged before, shared by the endpoints of all sets of grants.
+        is_public: whether the documents need no token.
+        any_origin: whether pages of any origin may read them.
+        has_card: whether a Server Card is beside them.
         max_age: cache lifetime of an index in seconds.
     """
 
@@ -105,19 +107,20 @@ class Discovery:
         self,
         publication: Publication,
         logged: set[str],
-        http: HttpSettings,
+        *,
+        is_public: bool,
+        any_origin: bool = False,
+        has_card: bool = True,
         max_age: int = MAX_AGE_S,
     ) -> None:
-        policy = http.policy
-        is_public = policy.is_open or {*PREFIXES} <= {*policy.open_below}
         self.publication = publication
         self._lock = anyio.Lock()
         self._logged = logged
         self._max_age = max_age
-        self._has_card = http.answers_mcp
+        self._has_card = has_card
         self._scope = "public" if is_public else "private"
         self._common = dict(_SAFE)
-        if "*" in policy.origins:  # WK-38
+        if any_origin:  # WK-38
             self._common["access-control-allow-origin"] = "*"
         if not is_public:
             self._common["vary"] = "authorization"

@@ -9,32 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from collections.abc import Callable
-from concurrent.futures import wait
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mcp_skills_server.access.principal import Admission
-from mcp_skills_server.access.tokens import Tokens
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Events, request_id
 from mcp_skills_server.web.bearer import authenticate, no_valid_token
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import strip_prefix
+from mcp_skills_server.web.open_responses import OpenResponses
 from mcp_skills_server.web.part import REQUESTER, requester
-from mcp_skills_server.web.rates import RequestRate, count_failure
+from mcp_skills_server.web.policy import Policy
+from mcp_skills_server.web.rates import ClientLimits, count_failure
 from mcp_skills_server.web.refusals import RefusalError
 
 if TYPE_CHECKING:
     from mcp_skills_server.web.probes import Drain
-    from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -43,48 +41,49 @@ OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 _EXPOSED: Final = "Mcp-Session-Id, ETag, Content-Range, X-Request-Id, WWW-Authenticate, Retry-After"
 """Response headers that pages of allowed origins may read (CORS)."""
 _STREAM: Final = (b"content-type", b"text/event-stream")
-_CLOCK_S: Final = 5.0
-"""Seconds between comparisons of the wall clock with the tokens of open responses."""
-_LOOP_CALL_TIMEOUT_S: Final = 10.0
-"""Seconds that another thread waits for its call in the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """The conditions and limits under which the front passes requests on."""
+
+    policy: Policy
+    limits: ClientLimits = field(default_factory=ClientLimits)
+    responses: OpenResponses = field(default_factory=OpenResponses)
+    root_path: str = ""  # path prefix that clients see, such as `/skills`
+    proxies: Sequence[str] = ()  # whose `X-Forwarded-For` and `-Proto` are trusted
 
 
 class Front:
     """The outermost ASGI application. `app` has the routes."""
 
-    def __init__(self, app: ASGIApp, http: HttpSettings, made: Events, drain: Drain) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: FrontSettings, publisher: Events, drain: Drain
+    ) -> None:
         self._app = app
-        self._policy = http.policy
-        self._prefix = http.root_path
-        self._events = made
+        self._policy = policy = settings.policy
+        self._prefix = settings.root_path
+        self._events = publisher
         self._drain = drain
-        self._rate = RequestRate(http.quotas, http.take_shared)
-        self._quotas = http.quotas
-        self._limits = http.concurrency
-        self._open: dict[anyio.CancelScope, Admission] = {}
-        """The admission of each open response, by the scope that cancels it."""
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._limits = settings.limits
+        self._responses = settings.responses
         self._admitting: ASGIApp = self._admit
-        if http.policy.origins:
+        if policy.origins:
             self._admitting = CORSMiddleware(
                 self._admitting,
-                allow_origins=sorted(http.policy.origins),
+                allow_origins=sorted(policy.origins),
                 allow_methods=["GET", "HEAD", "POST", "DELETE"],
                 allow_headers=["*"],
                 expose_headers=[_EXPOSED],
             )
-        if http.proxies:
+        if settings.proxies:
             inner: Any = self._admitting  # uvicorn has ASGI types of its own
-            proxied: Any = ProxyHeadersMiddleware(inner, trusted_hosts=[*http.proxies])
+            proxied: Any = ProxyHeadersMiddleware(inner, trusted_hosts=[*settings.proxies])
             self._admitting = proxied
-        if isinstance(self._policy.tokens, Tokens):
-            self._policy.tokens.on_removed = self._cancel_revoked
-            self._policy.tokens.between_requests = self._call_in_loop
 
     def start(self) -> None:
         """Prepare for requests; call it in the event loop that will handle them."""
-        self._loop = asyncio.get_running_loop()
-        self._cancel_expired()
+        self._responses.start()
         if self._policy.oauth is not None:
             self._policy.oauth.issuer.refresh()  # for the first request
 
@@ -126,7 +125,7 @@ class Front:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it with 400, 401, 403, 429 or 503."""
         address = scope["client"][0] if scope.get("client") else None
-        scope[REQUESTER] = self._quotas.requester(None, address)
+        scope[REQUESTER] = self._limits.quotas.requester(None, address)
         try:
             await self._pass_on(scope, receive, send)
         except RefusalError as error:
@@ -151,9 +150,9 @@ class Front:
         if slot is not None and not slot.admit(client.owner):
             raise RefusalError(503, "All connections are busy; try again in a moment", "busy")
         if path not in OPEN_PATHS:
-            await self._rate.take(client)
+            await self._limits.rate.take(client)
 
-        permit = self._limits.permit(client.owner)
+        permit = self._limits.concurrency.permit(client.owner)
 
         async def receiving() -> Message:
             message = await receive()
@@ -203,10 +202,10 @@ class Front:
             admission = await authenticate(scope, self._policy.tokens, self._policy.oauth)
         except RefusalError as error:
             if error.status == 401:
-                count_failure(self._quotas, client)  # over the quota of failures it is a 429
+                count_failure(self._limits.quotas, client)  # over the quota of failures it is a 429
             raise
         logger.debug("%s authenticated as %s", scope["method"], admission.principal.name)
-        scope[REQUESTER] = self._quotas.requester(admission.principal, client.address)
+        scope[REQUESTER] = self._limits.quotas.requester(admission.principal, client.address)
         return admission
 
     async def _answer_while_admitted(
@@ -220,42 +219,10 @@ class Front:
             await send(message)
             started = True
 
-        deadline = anyio.current_time() + admission.expires - time.time()
-        with anyio.CancelScope(deadline=deadline) as until_removed:
-            self._open[until_removed] = admission
-            try:
-                await self._app(scope, receive, sending)
-            finally:
-                del self._open[until_removed]
-        if until_removed.cancelled_caught:
+        with self._responses.until_removed(admission) as response:
+            await self._app(scope, receive, sending)
+        if response.cancelled_caught:
             if not started:
                 raise no_valid_token("expired-token")
             with suppress(RuntimeError):  # the response was complete
                 await send({"type": "http.response.body", "body": b""})
-
-    def _cancel_revoked(self, removed: frozenset[bytes]) -> None:
-        """Cancel the open responses of removed tokens. Call in the event loop, if one runs."""
-        for open_response, admission in [*self._open.items()]:
-            if admission.hashed in removed:
-                open_response.cancel()
-
-    def _cancel_expired(self) -> None:
-        """Cancel the responses whose token has expired by the wall clock, from now on.
-
-        Their deadlines do not notice that the clock was set, or that the machine slept.
-        """
-        for open_response, admission in [*self._open.items()]:
-            if admission.expires <= time.time():
-                open_response.cancel()
-        asyncio.get_running_loop().call_later(_CLOCK_S, self._cancel_expired)
-
-    def _call_in_loop(self, work: Callable[[], object]) -> None:
-        """Call `work` in the event loop, so between requests, and wait. For other threads."""
-        if self._loop is None or self._loop.is_closed():
-            work()
-            return
-
-        async def call() -> None:
-            work()
-
-        wait([asyncio.run_coroutine_threadsafe(call(), self._loop)], _LOOP_CALL_TIMEOUT_S)

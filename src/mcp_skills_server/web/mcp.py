@@ -33,9 +33,9 @@ from mcp_skills_server.server.dispatch import Answer, McpSession, notification, 
 from mcp_skills_server.server.eras import INITIALIZE, FaultError
 from mcp_skills_server.server.notify import params_of
 from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.rates import ConcurrencyLimits
 from mcp_skills_server.web.refusals import RefusalError
 from mcp_skills_server.web.sessions import KEPT_PREFIX, HttpSession, HttpSessions
-from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -105,13 +105,19 @@ class HttpError(FaultError):
 
 
 class McpEndpoint:
-    """The ASGI application of `/mcp`."""
+    """The ASGI application of `/mcp`, whose requests hold at most `max_body` bytes."""
 
-    def __init__(self, attachment: Attachment, sessions: HttpSessions, http: HttpSettings) -> None:
+    def __init__(
+        self,
+        attachment: Attachment,
+        sessions: HttpSessions,
+        concurrency: ConcurrencyLimits,
+        max_body: int,
+    ) -> None:
         self._attachment = attachment
         self._sessions = sessions
-        self._max_body = http.max_body
-        self._limits = http.concurrency
+        self._concurrency = concurrency
+        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -221,7 +227,7 @@ class McpEndpoint:
         Raises:
             RefusalError: requests wait too long, as after a restart, when all clients reconnect.
         """
-        waited_s = self._limits.waited_s
+        waited_s = self._concurrency.waited_s
         if waited_s > _MAX_WAIT_S:
             warning = "refused a handshake: requests wait %.1f s to be answered"
             logger.warning(warning, waited_s, extra=REPEATS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,7 +14,7 @@ from mcp_skills_server.access.oauth import WELL_KNOWN, ResourceServer
 from mcp_skills_server.sources.http import Hop, HttpClient
 from mcp_skills_server.sources.source import Bounds
 from mcp_skills_server.web.part import Part
-from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.policy import OpenPaths
 
 _MAX_AGE_S: Final = 300
 _MAX_BYTES: Final = 1 << 20
@@ -27,16 +26,13 @@ class ResourceMetadata(Part):
 
     def __init__(self, server: ResourceServer) -> None:
         self._server = server
-        self._paths = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", urlsplit(server.metadata_url).path}
+        paths = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", urlsplit(server.metadata_url).path}
+        self.open_paths = OpenPaths(at=frozenset(paths))
 
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Exempt the metadata from tokens."""
-        policy = http.policy
-        return replace(http, policy=replace(policy, open_at=policy.open_at | self._paths))
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:  # noqa: ARG002
+    def routes(self) -> Sequence[BaseRoute]:
         """Return the routes of the metadata."""
-        return [Route(path, self._answer, methods=["GET"]) for path in sorted(self._paths)]
+        paths = sorted(self.open_paths.at)
+        return [Route(path, self._answer, methods=["GET"]) for path in paths]
 
     async def _answer(self, _: Request) -> JSONResponse:
         return JSONResponse(

@@ -1,17 +1,16 @@
-"""A part of the HTTP application: settings, routes, background tasks, and who sent a request."""
+"""A part of the HTTP application: open paths, routes, background tasks; who sent a request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_skills_server.access.principal import LOCAL_REQUESTER, Requester
+from mcp_skills_server.web.policy import OpenPaths
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
-
-    from mcp_skills_server.web.settings import HttpSettings
 
 
 REQUESTER: Final = "mcp_skills_server.requester"
@@ -24,16 +23,12 @@ def requester(scope: Mapping[str, Any]) -> Requester:
 
 
 class Part:
-    """A part of the application. Subclasses override the methods that they need.
+    """A part of the application. Subclasses override what they need."""
 
-    `routes` is called once every part has configured the settings.
-    """
+    open_paths: OpenPaths = OpenPaths()
+    """The paths of the part that need no token."""
 
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Return the settings with this part's changes, such as paths that take no token."""
-        return http
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:  # noqa: ARG002
+    def routes(self) -> Sequence[BaseRoute]:
         """Return the routes."""
         return ()
 
@@ -48,9 +43,9 @@ class Part:
 class Routes(Part):
     """A part with routes only."""
 
-    def __init__(self, make: Callable[[HttpSettings], Sequence[BaseRoute]]) -> None:
-        self._make = make
+    def __init__(self, *routes: BaseRoute) -> None:
+        self._routes = routes
 
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+    def routes(self) -> Sequence[BaseRoute]:
         """Return the routes."""
-        return self._make(http)
+        return self._routes

@@ -21,13 +21,12 @@ from starlette.routing import Route
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.telemetry.load import Load
 from mcp_skills_server.web.part import requester
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
-    from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -49,60 +48,83 @@ class Drain:
 
     async def until_end(self, signals: AsyncIterator[signal.Signals]) -> None:
         """Return at shutdown: on SIGTERM after the drain or a second signal, else at once."""
-        if await anext(signals) != signal.SIGTERM or not self._seconds:
-            return
-        self.begun = True
-        logger.info(
-            "shuts down in %g s: still answers requests, but /readyz fails (--drain)", self._seconds
-        )
-        with anyio.move_on_after(self._seconds):
-            await anext(signals)
+        if await anext(signals) == signal.SIGTERM and self._seconds:
+            self.begun = True
+            text = "shuts down in %g s: still answers requests, but /readyz fails (--drain)"
+            logger.info(text, self._seconds)
+            with anyio.move_on_after(self._seconds):
+                await anext(signals)
+        self.is_over = True
 
 
-def routes(registry: Registry, http: HttpSettings, drain: Drain, views: Views) -> list[Route]:
-    """Return the routes of `/healthz` and `/readyz`, for any event loop.
+class Probes:
+    """The endpoints `/healthz` and `/readyz`, for any event loop.
 
-    Principals that are administrators by `views` may see the locations of sources.
+    Args:
+        may_see: whether a principal, None for nobody, may see the locations of sources.
+        drain_s: seconds from SIGTERM to shutdown, in which `/readyz` fails.
+        site_states: returns the state of each fetched root.
+        status_lines: returns a line for each dependency beside the roots, such as the last reload
+            and Redis; none affects readiness.
+        allow_empty: whether the server is ready although no root had a skill since the start, as
+            with an unmounted volume.
     """
-    had_skills = http.allow_empty
 
-    async def alive(_: Request) -> PlainTextResponse:
-        lag_s = http.load.lag_s
+    def __init__(
+        self,
+        registry: Registry,
+        may_see: Callable[[Principal | None], bool],
+        *,
+        load: Load | None = None,
+        drain_s: float = 0,
+        site_states: Callable[[], Sequence[SourceState]] = list,
+        status_lines: Callable[[], Sequence[str]] = tuple,
+        allow_empty: bool = True,
+    ) -> None:
+        self._registry = registry
+        self.load = load or Load()
+        self.drain = Drain(drain_s)
+        self._may_see = may_see
+        self._site_states = site_states
+        self._status_lines = status_lines
+        self._had_skills = allow_empty
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [Route("/healthz", self._alive), Route("/readyz", self._ready)]
+
+    async def _alive(self, _: Request) -> PlainTextResponse:
+        lag_s = self.load.lag_s
         if lag_s > _STUCK_S:
             return PlainTextResponse(f"the event loop has not run for {lag_s:.0f} s\n", 503)
         return PlainTextResponse("alive\n")
 
-    async def ready(request: Request) -> PlainTextResponse:
-        known = http.site_states()
+    async def _ready(self, request: Request) -> PlainTextResponse:
+        registry, known = self._registry, self._site_states()
         # Probes carry no token or cookie, even where other requests need one.
-        who = requester(request.scope).principal
-        is_known = who is not None or (http.policy.is_open and not http.is_private)
-        for_operator = is_known and views.is_admin(who)
+        for_operator = self._may_see(requester(request.scope).principal)
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
-        nonlocal had_skills
         if registry.snapshot.skills or all(root.origin for root in registry.roots):
-            had_skills = True
+            self._had_skills = True
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
-        elif not had_skills:
+        elif not self._had_skills:
             hint = "mount the folder with the skills, or give --allow-empty"
             missing.append(f"no root has a skill; {hint}")
-        if drain.begun or drain.is_over:
+        if self.drain.begun or self.drain.is_over:
             missing.insert(0, "draining: the server is about to shut down")
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
             if for_operator:
-                lines += [*_lines(registry, known), *http.status_lines()]
+                lines += [*_lines(registry, known), *self._status_lines()]
             else:
                 failing = count_failing(registry, known)
                 lines.append(f"{len(registry.roots)} roots, {failing} of them failing")
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
-
-    return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:

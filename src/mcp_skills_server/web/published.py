@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from starlette.requests import Request
@@ -29,7 +28,7 @@ from mcp_skills_server.web.discovery import (
     site_of,
 )
 from mcp_skills_server.web.part import Part
-from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.policy import OpenPaths, Policy
 
 _NAME: Final = "mcp-skills-server"
 _CARD_MAX_AGE_S: Final = 300
@@ -39,42 +38,53 @@ class Publisher(Part):
     """Endpoints of the documents that a server publishes.
 
     Args:
+        policy: the conditions of admission of the server.
+        root_path: the path prefix that clients see.
         is_open: whether the documents need no token, even where MCP does.
         alone: whether only documents are served, and no MCP.
         grace_s: seconds that an artifact stays available after the index drops it.
     """
 
-    def __init__(self, views: Views, *, is_open: bool, alone: bool, grace_s: float) -> None:
-        self._views = views
-        self._is_open = is_open
-        self._alone = alone
-        self._grace_s = grace_s
+    start_path = DIRECTORY + INDEX
 
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Exempt the Server Card from tokens and, if `is_open`, all that is published."""
-        policy = http.policy
-        if self._is_open:
-            below = (*policy.open_below, *PREFIXES)
-            policy = replace(policy, open_below=below, open_at=policy.open_at | {ARD, CATALOG})
-        if self._alone:
-            return replace(http, policy=policy, answers_mcp=False, start_path=DIRECTORY + INDEX)
-        return replace(http, policy=replace(policy, open_at=policy.open_at | {CARD}))
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes of discovery and, with MCP, of the Server Card."""
+    def __init__(
+        self,
+        views: Views,
+        policy: Policy,
+        root_path: str = "",
+        *,
+        is_open: bool,
+        alone: bool,
+        grace_s: float,
+    ) -> None:
+        at = set[str]()
+        if is_open:
+            at |= {ARD, CATALOG}
+        if not alone:
+            at.add(CARD)
+        self.open_paths = OpenPaths(frozenset(at), PREFIXES if is_open else ())
         logged = set[str]()
 
         def make(skill_set: Registry | FilteredSkills) -> Discovery:
-            keeping = RetentionPolicy(seconds=self._grace_s)
-            publication = Publication(skill_set, http.root_path, keeping=keeping)
-            return Discovery(publication, logged, http, min(MAX_AGE_S, int(self._grace_s)))
+            keeping = RetentionPolicy(seconds=grace_s)
+            return Discovery(
+                Publication(skill_set, root_path, keeping=keeping),
+                logged,
+                is_public=policy.is_open or is_open,
+                any_origin="*" in policy.origins,
+                has_card=not alone,
+                max_age=min(MAX_AGE_S, int(grace_s)),
+            )
 
-        discovery = DiscoveryByGrants(self._views, make)
+        discovery = DiscoveryByGrants(views, make)
         paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG, ARD]
-        routes = [Route(path, discovery) for path in paths]
-        if http.answers_mcp:
-            routes.append(Route(CARD, _card, methods=["GET"]))
-        return routes
+        self._routes = [Route(path, discovery) for path in paths]
+        if not alone:
+            self._routes.append(Route(CARD, _card, methods=["GET"]))
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return the routes of discovery and, with MCP, of the Server Card."""
+        return self._routes
 
 
 def _card(request: Request) -> Response:

@@ -104,6 +104,15 @@ class ConcurrencyLimits:
         return Permit(self, own, self._all)
 
 
+class ClientLimits:
+    """The limits of each client, which all parts of the HTTP application share."""
+
+    def __init__(self, quotas: Quotas | None = None, shared: TakeShared | None = None) -> None:
+        self.quotas = quotas or Quotas()
+        self.rate = RequestRate(self.quotas, shared)
+        self.concurrency = ConcurrencyLimits()
+
+
 class Permit:
     """A permit to work for one request."""
 

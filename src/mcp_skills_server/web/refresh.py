@@ -9,20 +9,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.part import Part, requester
+from mcp_skills_server.web.policy import OpenPaths
 from mcp_skills_server.web.rates import count_failure
 from mcp_skills_server.web.refusals import RefusalError
-from mcp_skills_server.web.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -57,17 +57,19 @@ def checked_secret(secret: str) -> bytes:
 
 
 class WebhookEndpoint(Part):
-    """The webhook endpoint, authenticated by a shared secret."""
+    """The webhook endpoint, authenticated by a shared secret.
 
-    def __init__(self, secret: bytes) -> None:
+    `poll_sources` polls all sources, and returns their number.
+    """
+
+    open_paths = OpenPaths(at=frozenset((PATH,)))
+
+    def __init__(self, secret: bytes, quotas: Quotas, poll_sources: Callable[[], int]) -> None:
         self._secret = secret
+        self._quotas = quotas
+        self._poll_sources = poll_sources
 
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Exempt the webhook from tokens: its secret authenticates the sender."""
-        policy = replace(http.policy, open_at=http.policy.open_at | {PATH})
-        return replace(http, policy=policy)
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+    def routes(self) -> Sequence[BaseRoute]:
         """Return the route of `/refresh`."""
 
         async def refresh(request: Request) -> Response:
@@ -85,16 +87,13 @@ class WebhookEndpoint(Part):
                 client = requester(request.scope)
                 emit_refusal(f"POST {PATH}", "webhook-secret", address=client.address)
                 try:
-                    count_failure(http.quotas, client)
+                    count_failure(self._quotas, client)
                 except RefusalError as over:
                     error = "too many failed signatures; try again later"
                     headers = {"retry-after": str(over.retry_after_s)}
                     return JSONResponse({"error": error}, 429, headers)
                 return JSONResponse({"error": f"{reason}; set the same secret on both sides"}, 401)
-            count = 0
-            if http.poll_sources is not None:
-                count = http.poll_sources()
-            return JSONResponse({"sources": count}, 202)
+            return JSONResponse({"sources": self._poll_sources()}, 202)
 
         return [Route(PATH, refresh, methods=["POST"])]
 

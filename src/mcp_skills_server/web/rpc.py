@@ -15,40 +15,24 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from mcp_skills_server.catalog.views import Views
-from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
-from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.web.part import Part, requester
 from mcp_skills_server.web.rates import RequestRate
-from mcp_skills_server.web.settings import HttpSettings
 
 PATH: Final = "/rpc"
 _JSON: Final = "application/json"
 
 
 class SkillsProtocolEndpoint(Part):
-    """The Skills Protocol endpoint, on servers that serve MCP.
+    """The Skills Protocol endpoint, whose requests hold at most `max_body` bytes."""
 
-    Args:
-        allow_code: whether `run_code` runs code sent with a call, if scripts are allowed.
-    """
+    def __init__(self, methods: Methods, rate: RequestRate, max_body: int) -> None:
+        self._endpoint = partial(_answer, Rpc(methods, max_body), rate)
 
-    def __init__(self, runtime: Runtime, views: Views, *, allow_code: bool) -> None:
-        self._runtime = runtime
-        self._views = views
-        self._allow_code = allow_code
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
+    def routes(self) -> Sequence[BaseRoute]:
         """Return the route of `/rpc`."""
-        if not http.answers_mcp:
-            return ()
-        blobs = BlobStore()
-        methods = Methods(self._runtime, self._allow_code, blobs, views=self._views)
-        rate = RequestRate(http.quotas, http.take_shared)
-        endpoint = partial(_answer, Rpc(methods, http.max_body), rate)
-        return [Route(PATH, endpoint, methods=["POST"])]
+        return [Route(PATH, self._endpoint, methods=["POST"])]
 
 
 async def _answer(rpc: Rpc, rate: RequestRate, request: Request) -> Response:

@@ -15,9 +15,10 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 import uvicorn
@@ -25,19 +26,17 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog import threads
-from mcp_skills_server.catalog.views import Views
-from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.runtime.quota import Streams
 from mcp_skills_server.web import probes
-from mcp_skills_server.web.app import McpPart, make_app
+from mcp_skills_server.web.app import HttpApp
 from mcp_skills_server.web.connections import ConnectionLimits, LimitedProtocol, Slots, Unread
 from mcp_skills_server.web.front import OPEN_PATHS
-from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.refusals import RefusalError
-from mcp_skills_server.web.settings import HttpSettings, ProbeAddress
+
+if TYPE_CHECKING:
+    from mcp_skills_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +66,28 @@ _PROBES: Final = 16
 """Connections at `--probe-address`, and the seconds that it waits for a request."""
 _PROBE_TIMEOUT_S: Final = 2.0
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class ProbeAddress(NamedTuple):
+    """The address of the listener for probes, the hosts it admits, and its metrics, if any."""
+
+    host: str
+    port: int
+    admits: Callable[[str], bool]
+    metrics: Metrics | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """The listening sockets, and the limits of their connections."""
+
+    host: str
+    port: int  # 0 for any that is free
+    start_path: str  # in the log line at startup
+    max_connections: int = 1000  # at once, if there are enough file descriptors
+    request_timeout: float = 30  # seconds for the head of a request, and again for its body
+    keep_alive: int = 5  # seconds that an idle connection stays open
+    probes: ProbeAddress | None = None
 
 
 # File descriptors
@@ -167,41 +188,34 @@ def _shown_address(listener: socket.socket) -> str:
 
 
 async def serve_http(
-    runtime: Runtime,
-    settings: Settings,
-    http: HttpSettings,
-    watcher: Watcher | None,
-    views: Views,
+    app: HttpApp,
+    settings: ListenSettings,
+    streams: Streams,
     *,
-    parts: Sequence[Part],
     listening: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve over streamable HTTP until SIGTERM or SIGINT.
+    """Serve an application until SIGTERM or SIGINT.
 
     Args:
-        watcher: watches for changes; None to watch for none.
+        streams: the open streams, whose number is limited by that of connections.
         listening: called once with the address when the server accepts connections.
 
     Raises:
         UsageError: the address cannot be listened on.
     """
     threads.pool()  # now: later no file descriptor may be left for its import
-    drain = Drain(http.drain)
-    for part in parts:
-        http = part.configure(http)
-    parts = [McpPart(runtime, settings, http, watcher, views), *parts]
-    app = make_app(runtime, http, views, parts, drain)
-    listener = _open_listener(http.host, http.port)
-    if http.probe_address is not None:
-        _serve_probes(http.probe_address, probes.routes(runtime.registry, http, drain, views))
-    slots = connection_slots(http.max_connections)
-    settings.streams.fit(slots.limit)
-    http.load.usage["connections"] = lambda: slots.usage
-    limits = ConnectionLimits(slots, Unread(), http.request_timeout)
+    drain, load = app.probes.drain, app.probes.load
+    listener = _open_listener(settings.host, settings.port)
+    if settings.probes is not None:
+        _serve_probes(settings.probes, app.probes.routes())
+    slots = connection_slots(settings.max_connections)
+    streams.fit(slots.limit)
+    load.usage["connections"] = lambda: slots.usage
+    limits = ConnectionLimits(slots, Unread(), settings.request_timeout)
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await app(scope, receive, send)
+            await app.front(scope, receive, send)
         except anyio.get_cancelled_exc_class():
             # On shutdown uvicorn cancels open requests, and would log a traceback for each.
             if not server.should_exit:
@@ -210,7 +224,7 @@ async def serve_http(
     config = _config(
         handle,
         limits,
-        timeout_keep_alive=http.keep_alive,
+        timeout_keep_alive=settings.keep_alive,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
         # asyncio accepts so many per tick, even over the limit; the kernel queues `_BACKLOG`.
         backlog=max(1, min(64, slots.limit // 16)),
@@ -218,24 +232,19 @@ async def serve_http(
     server = _UvicornServer(config, drain)
     asyncio.get_running_loop().set_exception_handler(_report)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with contextlib.AsyncExitStack() as stack:
-            app.start()
-            http.load.start()
-            for part in parts:
-                await stack.enter_async_context(part.running())
-            tasks = await stack.enter_async_context(anyio.create_task_group())
+        async with app.running(), anyio.create_task_group() as tasks:
 
             async def end_on_signal() -> None:
                 await drain.until_end(signals)
-                for part in parts:
-                    part.end_streams()  # before the listener closes
-                drain.is_over = server.should_exit = True
+                app.end_streams()  # before the listener closes
+                server.should_exit = True
 
             tasks.start_soon(end_on_signal)
             # Log only now: a supervisor that reads the line may connect or stop the server.
-            logger.info("listening on http://%s%s", _shown_address(listener), http.start_path)
+            address = _shown_address(listener)
+            logger.info("listening on http://%s%s", address, settings.start_path)
             if listening is not None:
-                listening(_shown_address(listener))
+                listening(address)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
 

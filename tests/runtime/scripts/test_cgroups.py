@@ -13,7 +13,7 @@ import pytest
 
 from catalog.forest import load_registry, write_files
 from mcp_skills_server.runtime.scripts import cgroups
-from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.runner import RunRequest, Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from runtime.scripts import zoo
 
@@ -70,10 +70,10 @@ async def test_run_joins_its_cgroup_and_reports_its_limit(tmp_path: Path, monkey
     registry = load_registry(zoo.write(tmp_path / "skills"))
     runner = Scripts(registry, ScriptSettings(memory_bytes=MEMORY))
     skill = registry.snapshot.skills["zoo"]
-    outcome = await runner.run(skill, "scripts/three.sh", runner.workspace())
+    outcome = await runner.run(RunRequest(skill=skill, path="scripts/three.sh"), runner.workspace())
     assert (outcome.exit_code, (made / "cgroup.procs").read_text()) == (3, "0")
     monkeypatch.setattr(cgroups, "is_exceeded", lambda _: True)
-    outcome = await runner.run(skill, "scripts/three.sh", runner.workspace())
+    outcome = await runner.run(RunRequest(skill=skill, path="scripts/three.sh"), runner.workspace())
     assert outcome.exit_code is None
     assert f"ended because its processes took more than {limits[0]:,} bytes of memory" in outcome.stderr
     assert limits == [MEMORY + MEMORY // 8] * 2
@@ -108,7 +108,7 @@ async def test_kernel_limits_memory_that_is_not_sampled(tmp_path: Path) -> None:
     registry = load_registry(skills)
     runner = Scripts(registry, ScriptSettings(memory_bytes=MEMORY, network=True))
     skill = registry.snapshot.skills["zoo"]
-    outcome = await runner.run(skill, "scripts/queue.py", runner.workspace(), timeout_s=20)
+    outcome = await runner.run(RunRequest(skill=skill, path="scripts/queue.py", timeout_s=20), runner.workspace())
     # At its limit the kernel may first reclaim and read the program's pages again and again.
     assert outcome.exit_code is None
     assert int(outcome.stdout.split()[-1]) < MEMORY + MEMORY // 8

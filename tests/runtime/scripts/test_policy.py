@@ -21,7 +21,7 @@ from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.scripts import approvals, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy, RunRefusedError, RunRights, canonical, reference
-from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.runner import RunRequest, Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from rpc.build import toml, write
 from tables import each_row
@@ -114,7 +114,8 @@ def test_refusal_is_logged_once_with_the_command(mirror: Mirror, caplog: pytest.
         with pytest.raises(RunRefusedError):
             rights(policy, mirror.skill)
     (line,) = caplog.messages
-    assert f"thing was never approved, and its scripts are not run; mcp-skills-server approve {SITE} thing" in line
+    command = f"mcp-skills-server scripts approve {SITE} thing"
+    assert f"thing was never approved, and its scripts are not run; {command}" in line
 
 
 def test_unused_approvals_file_is_logged(mirror: Mirror, caplog: pytest.LogCaptureFixture) -> None:
@@ -229,18 +230,17 @@ def test_run_needs_a_grant_for_scripts_or_code(tmp_path: Path) -> None:
 async def test_policy_is_checked_before_layout(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     scripts = Scripts(mirror.registry, ScriptSettings(sandbox="off", approvals=str(mirror.file), origins=(SITE,)))
-    workspace = scripts.workspace()
+    workspace, request = scripts.workspace(), RunRequest(skill=mirror.skill, path="scripts/run.py")
     with closing(scripts):
         with pytest.raises(RequestError, match="never approved"):
-            await scripts.run(mirror.skill, "scripts/run.py", workspace)
+            await scripts.run(request, workspace)
         with pytest.raises(RequestError, match="never approved"):  # code of a call could import it
-            await scripts.run(None, "main.py", workspace, skills={"thing": mirror.skill})
+            await scripts.run(RunRequest(skill=None, path="main.py", skills={"thing": mirror.skill}), workspace)
         mirror.approve()
-        skill = mirror.skill
-        assert (await scripts.run(skill, "scripts/run.py", workspace)).stdout == "1\n"
+        assert (await scripts.run(request, workspace)).stdout == "1\n"
         file = mirror.folder / "thing" / "scripts" / "run.py"
         before = file.stat()
         file.write_text("print(2)\n")
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
         with pytest.raises(StaleFileError):
-            await scripts.run(skill, "scripts/run.py", workspace)
+            await scripts.run(request, workspace)

@@ -28,9 +28,11 @@ from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.runtime.scripts import limits, processes, runner, sandbox
 from mcp_skills_server.runtime.scripts.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.scripts.outcome import Outcome
-from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.processes import Progress
+from mcp_skills_server.runtime.scripts.runner import RunRequest, Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.workspace import MAX_FILES, Workspace, discard, lay_out
+from mcp_skills_server.runtime.scripts.trees import MAX_FILES, discard
+from mcp_skills_server.runtime.scripts.workspace import Workspace, lay_out
 from runtime.scripts import zoo
 from tables import each_row
 from wire import ROOT
@@ -93,10 +95,17 @@ class Runner:
         self.workspace = self.scripts.workspace()
         self.sandbox = sandbox_kind
 
-    async def __call__(self, name: str, *args: str, workspace: Workspace | None = None, **options: Any) -> Outcome:
-        used = workspace or self.workspace
+    async def __call__(
+        self,
+        name: str,
+        *args: str,
+        workspace: Workspace | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Outcome:
+        request = RunRequest(skill=self.skill, path=f"scripts/{name}", args=args, **options)
         with anyio.fail_after(DEADLINE):
-            outcome = await self.scripts.run(self.skill, f"scripts/{name}", used, args=args, **options)
+            outcome = await self.scripts.run(request, workspace or self.workspace, progress)
         assert outcome.sandbox == self.sandbox
         return outcome
 
@@ -345,7 +354,7 @@ async def test_unknown_script_path_is_refused(run: Runner, path: str) -> None:
     with pytest.raises(
         RequestError, match=r"has no file .* its scripts are (scripts/[^,]*, ){19}scripts/\S* and \d+ more"
     ) as caught:
-        await run.scripts.run(run.skill, path, run.workspace)
+        await run.scripts.run(RunRequest(skill=run.skill, path=path), run.workspace)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
@@ -642,7 +651,7 @@ async def test_close_and_garbage_collection_remove_work_directories(registry: Re
 def test_default_limits_equal_those_of_manual(registry: Registry) -> None:
     default, manual = ScriptSettings(), (ROOT / "docs/scripts.md").read_text()
     run = Runner(registry, "none", **{**asdict(default), "sandbox": "off", "timeout_s": 60})
-    limits = run.scripts.explain(run.skill, "scripts/three.sh", run.workspace).command.limits
+    limits = run.scripts.explain(RunRequest(skill=run.skill, path="scripts/three.sh"), run.workspace).command.limits
     assert limits["CPU"] == (default.timeout_s + 5) * (os.cpu_count() or 1)
     assert limits["CORE"] == limits["MSGQUEUE"] == limits["RTPRIO"] == 0
     for text in (

@@ -22,7 +22,7 @@ from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts import sandbox, system_calls
 from mcp_skills_server.runtime.scripts.outcome import Outcome
-from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.runner import RunRequest, Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from runtime.scripts import zoo
 from runtime.support import error_of
@@ -54,7 +54,8 @@ async def run(registry: Registry, name: str, *args: str, **settings: Any) -> Out
     try:
         with anyio.fail_after(DEADLINE):
             skill = registry.snapshot.skills["zoo"]
-            return await runner.run(skill, f"scripts/{name}", runner.workspace(), args=args, timeout_s=10)
+            request = RunRequest(skill=skill, path=f"scripts/{name}", args=args, timeout_s=10)
+            return await runner.run(request, runner.workspace())
     finally:
         runner.close()
 
@@ -172,7 +173,8 @@ async def test_scripts_of_root_run_as_nobody_for_the_kernel(tmp_path: Path) -> N
     registry = registry_with_script(tmp_path, text)
     runner = Scripts(registry, ScriptSettings(sandbox="required", folders=(str(folder),)))
     workspace = runner.workspace()
-    outcome = await runner.run(registry.snapshot.skills["zoo"], "scripts/own.sh", workspace, workdir="a/b")
+    request = RunRequest(skill=registry.snapshot.skills["zoo"], path="scripts/own.sh", workdir="a/b")
+    outcome = await runner.run(request, workspace)
     assert outcome.stdout.startswith("made\n"), outcome.stderr
     assert "nosuid" in outcome.stdout
     created = [f"{workspace.path}/{each}" for each in ("a", "a/b", "a/b/made")]
@@ -247,7 +249,7 @@ async def test_invalid_skill_name_is_not_used_as_directory(tmp_path: Path) -> No
     odd = {"odd/SKILL.md": "---\nname: ../../etc\ndescription: Odd.\n---\nx\n", "odd/go.sh": "echo $SKILL_DIR\n"}
     registry = load_registry(write_files(tmp_path / "skills", odd))
     runner = Scripts(registry, ScriptSettings(sandbox="required"))
-    outcome = await runner.run(registry.snapshot.skills["odd"], "go.sh", runner.workspace())
+    outcome = await runner.run(RunRequest(skill=registry.snapshot.skills["odd"], path="go.sh"), runner.workspace())
     assert outcome.stdout == "/skills/skill\n"
     runner.close()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import load_registry
-from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.runner import RunRequest, Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.system_calls import ALLOW, ARCHITECTURES, ERRNO, KILL, numbers, program
 from runtime.scripts import zoo
@@ -168,7 +168,7 @@ async def test_kernel_refuses_filtered_calls_in_sandbox(tmp_path: Path) -> None:
     registry = load_registry(top)
     runner = Scripts(registry, ScriptSettings())
     skill, workspace = registry.snapshot.skills["zoo"], runner.workspace()
-    outcome = await runner.run(skill, "scripts/calls.py", workspace, args=[json.dumps(calls)])
+    outcome = await runner.run(RunRequest(skill=skill, path="scripts/calls.py", args=[json.dumps(calls)]), workspace)
     runner.close()
     assert outcome.exit_code == 0, outcome.stderr
     assert json.loads(outcome.stdout) == expected

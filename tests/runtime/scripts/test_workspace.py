@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from catalog.forest import load_registry, write_files
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.scripts import workspace
-from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, exceeds, lay_out
+from mcp_skills_server.runtime.scripts import trees
+from mcp_skills_server.runtime.scripts.trees import discard, exceeds
+from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, lay_out
 from runtime.scripts import zoo
 
 PARTS = st.sampled_from(["a", "b", "..", ".", "", "out", "loop", "file", "ä", "\n", "c:", "\\"])
@@ -151,9 +152,9 @@ def test_exceeds_counts_disk_blocks_and_files(tmp_path: Path, monkeypatch: pytes
     size += 2 * 1024 + (tmp_path / "symlink").lstat().st_blocks * 512
     assert not exceeds(top, size)
     assert exceeds(top, size - 1)
-    monkeypatch.setattr(workspace, "MAX_FILES", 5)
+    monkeypatch.setattr(trees, "MAX_FILES", 5)
     assert not exceeds(top, 1 << 30)
-    monkeypatch.setattr(workspace, "MAX_FILES", 4)
+    monkeypatch.setattr(trees, "MAX_FILES", 4)
     assert exceeds(top, 1 << 30)
 
 

@@ -166,12 +166,12 @@ def test_update_of_one_locked_skill_leaves_the_others(upstream: Upstream, tmp_pa
     assert re.match("mcp-skills-server: WARNING: .*model.bin", done.stderr)
     upstream.commit({**skill("alpha", "New alpha."), **skill("beta", "New beta.", model_bin=LFS_POINTER)})
     assert run_command("update", "skills/alpha", *lock).stdout == "changed  skills/alpha\n"
-    assert run_command("outdated", *lock, code=1).stdout.splitlines()[1:] == ["  changed  skills/beta"]
+    assert run_command("update", "--check", *lock, code=1).stdout.splitlines()[1:] == ["  changed  skills/beta"]
     changes = run_command("diff", *lock, code=1).stdout
     assert "-Old beta.\n+New beta.\n" in changes
     assert "alpha" not in changes
     shutil.rmtree(upstream.directory)
-    done = run_command("outdated", *lock, code=2)
+    done = run_command("update", "--check", *lock, code=2)
     assert "what there is of it is not proved" in done.stderr
 
 

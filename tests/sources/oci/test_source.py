@@ -148,7 +148,7 @@ def test_package_leaves_out_a_skill_that_cannot_be_fetched_only_if_allowed(
 ) -> None:
     del registry.routes[f"/v2/{REPOSITORY}/manifests/{publish(registry, 'a', 'b')['b']}"]
     output = tmp_path / "package"
-    command = ("plugin", registry.named(), "--output", output, "--name", "x", "--cache-dir", tmp_path / "cache")
+    command = ("package", registry.named(), "--output", output, "--name", "x", "--cache-dir", tmp_path / "cache")
     done = run_command(*command, code=1)
     assert "not all of its skills can be fetched now" in done.stderr
     assert not output.exists()

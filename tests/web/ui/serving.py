@@ -21,15 +21,16 @@ from catalog.forest import load_registry
 from forkserver import Popen
 from mcp_skills_server.access.grants import Grants
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.settings import HttpSettings, UiSettings
 from mcp_skills_server.web.ui.app import PagePart
 from mcp_skills_server.web.ui.context import Context
+from mcp_skills_server.web.ui.session import PageSessions
 from web.http_wire import Reply, Server, http_serving, wait_until
 from wire import COMMAND, DEADLINE, ROOT
 
@@ -130,8 +131,8 @@ def make_context(
 ) -> Context:
     """Make the context of a page for a viewer of these roots, scanned once."""
     runtime = Runtime(registry or load_registry(*roots))
-    page = PagePart(runtime, settings or Settings(), UiSettings(), Views(runtime.registry, grants))
-    page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), site_states=lambda: sources))
+    sessions, views = PageSessions(make_policy("127.0.0.1", (), (), ()), Quotas()), Views(runtime.registry, grants)
+    page = PagePart(runtime, settings or Settings(), views, sessions, site_states=lambda: sources)
     return page._context(principal)
 
 

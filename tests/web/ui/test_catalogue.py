@@ -17,7 +17,7 @@ from catalog.forest import load_registry, skill_md, write_files
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.search import Hit
-from mcp_skills_server.web.ui.context import start_of
+from mcp_skills_server.web.ui.addresses import start_of
 from mcp_skills_server.web.ui.pages import catalogue, problems, tools, triggers
 from runtime.embeddings import tiny
 from web.http_wire import Server, client, wait_until

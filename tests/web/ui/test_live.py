@@ -17,6 +17,7 @@ import pytest
 from starlette.requests import Request
 
 from catalog.forest import load_registry, skill_md, skills, write_files
+from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
@@ -25,12 +26,13 @@ from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.settings import HttpSettings, UiSettings
+from mcp_skills_server.web.ui import changes as ui_changes
+from mcp_skills_server.web.ui import revisions as ui_revisions
 from mcp_skills_server.web.ui.app import VIEWS, PagePart
-from mcp_skills_server.web.ui.pages import history, live
-from mcp_skills_server.web.ui.pages.history import Revisions, SkillRevision
-from mcp_skills_server.web.ui.pages.live import Change, ChangeStream, Live
-from mcp_skills_server.web.ui.session import Viewer
+from mcp_skills_server.web.ui.changes import Change, ChangeStream, Live
+from mcp_skills_server.web.ui.pages import live
+from mcp_skills_server.web.ui.revisions import Revisions, SkillRevision
+from mcp_skills_server.web.ui.session import PageSessions, Viewer
 from web.http_wire import Server, wait_until
 from web.ui.serving import get, make_context, page_serving, visible_text
 from wire import DEADLINE, write_skill
@@ -157,8 +159,8 @@ async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest
 
 @pytest.mark.anyio
 async def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert live.HEARTBEAT_S == 30
-    monkeypatch.setattr(live, "HEARTBEAT_S", 0.01)
+    assert ui_changes.HEARTBEAT_S == 30
+    monkeypatch.setattr(ui_changes, "HEARTBEAT_S", 0.01)
     stream = await started_stream(Live(Streams()), ALL_SKILLS)
     assert [await anext(stream.lines) for _ in range(2)] == [":\n\n"] * 2
     await stream.lines.aclose()
@@ -216,8 +218,8 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
 
 def test_stream_of_a_server_that_still_loads_ends_so_that_browsers_ask_again(skills: Path) -> None:
     registry = Registry([skills])
-    page = PagePart(Runtime(registry), Settings(), UiSettings(), Views(registry))
-    page.routes(HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ())))
+    sessions = PageSessions(make_policy("127.0.0.1", (), (), ()), Quotas())
+    page = PagePart(Runtime(registry), Settings(), Views(registry), sessions)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
     for view in VIEWS:
         response = anyio.run(page._shown, request, Viewer(), view)
@@ -270,11 +272,11 @@ def recorded_revisions(folder: Path, kept: str = "") -> Iterator[Callable[[str, 
         revisions.start()
         wait_until(lambda: not kept or kept in revisions._kept)
         yield revisions_of
-        wait_until(lambda: revisions._size == sum(map(history._size, [*revisions._kept.values()])))
+        wait_until(lambda: revisions._size == sum(map(ui_revisions._size, [*revisions._kept.values()])))
 
 
 def test_changed_files_without_kept_content_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_MAX_KEPT", 0)
+    monkeypatch.setattr(ui_revisions, "_MAX_KEPT", 0)
     write_skill(tmp_path / "a", body="one\n", old_md="x")
     write_skill(tmp_path / "a" / "inner")
     with recorded_revisions(tmp_path) as revisions_of:

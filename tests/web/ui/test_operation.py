@@ -19,9 +19,10 @@ from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
+from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.pages import catalogue, operation
-from mcp_skills_server.web.ui.pages.operation import Activity
 from mcp_skills_server.web.ui.pages.problems import survey_of
+from mcp_skills_server.web.ui.usage import UsageReports
 from web.http_wire import Server, bearer_header, client, token_file, wait_until
 from web.in_process import app_serving
 from web.test_grants import ANN, BOB, configure
@@ -179,7 +180,7 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
             return Report((*rows, UsageRow("s050", last=1.0)), 0, 0, ())
 
     context = make_context(write_files(tmp_path / "skills", skills(*(f"s{number:03}" for number in range(101)))))
-    reports = operation.UsageReports(FixedCounts(str(tmp_path / "usage.db")), [])
+    reports = UsageReports(FixedCounts(str(tmp_path / "usage.db")), [])
     context = replace(context, site=replace(context.site, usage=reports), sees_others=True)
     for start, count, has_more in ((0, 100, True), (1, 100, False), (100, 1, False)):
         page = render_view(operation.usage, context, f"from={start}")

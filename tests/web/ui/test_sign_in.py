@@ -181,7 +181,7 @@ def test_wrong_bearer_tokens_at_any_endpoint_of_the_page_are_limited_and_audited
 
 def test_session_ends_on_token_expiry_idle_timeout_and_eviction() -> None:
     policy = make_policy("127.0.0.1", (), (), read_tokens(f"laptop={SECRET}", "x").require_valid())
-    sessions = PageSessions(policy, None, Quotas(), None)
+    sessions = PageSessions(policy, Quotas())
 
     async def request_of_new_session(seconds: float = 600) -> Request:
         """Begin a session by a token that expires in `seconds`. Return a request with its cookie."""

@@ -126,7 +126,7 @@ class Watcher:
 
         `registry.loaded` is set after the first scan.
         """
-        self._registry.followed = True
+        self._end_following = self._registry.follow()
         self._thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
         self._thread.start()
 
@@ -135,7 +135,7 @@ class Watcher:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout)
-        self._registry.followed = False
+            self._end_following()
 
     def __enter__(self) -> Self:
         self.start()

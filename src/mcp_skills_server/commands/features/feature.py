@@ -9,30 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mcp_skills_server.commands.fields import Options
 from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.quotas import Quotas
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
+    from mcp_skills_server.commands.features.replicas import SharedState
     from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.commands.reloading import Reloader
     from mcp_skills_server.commands.serve_options import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.gauge import Gauge
+    from mcp_skills_server.web.front import FrontSettings
     from mcp_skills_server.web.part import Part
 
 _F = TypeVar("_F")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class HttpServices:
+    """The services of a server over HTTP, on which the parts of its features build."""
+
+    front: FrontSettings
+    tokens: Tokens
+    shared: SharedState
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
-    """The parts of a server, on which its features build."""
+    """The services of a server, on which its features build."""
 
     options: ServeOptions
     """The options that belong to no feature."""
@@ -44,28 +54,34 @@ class Server:
     watcher: Watcher | None
     """The watcher of the folders; None without `--watch`."""
     views: Views
-    quotas: Quotas
-    reloader: Reloader | None = None
-    """Follows the configuration, the tokens and the lock file; None until these are read."""
-    tokens: Tokens | None = None
-    """The bearer tokens of HTTP clients; None until they are read."""
+    reloader: Reloader
+    """Follows the configuration, the tokens and the lock file."""
+    http: HttpServices | None
+    """What only a server over HTTP has."""
     load: Load = field(default_factory=Load)
 
     @property
     def over_http(self) -> bool:
         """Return True over HTTP, False over stdio."""
-        return self.options.transport == "http"
+        return self.http is not None
 
     def feature(self, kind: type[_F]) -> _F:
         """Return the feature of this class."""
-        return next(feature for feature in self.features if isinstance(feature, kind))
+        return feature_of(self.features, kind)
+
+    def states(self) -> list[str]:
+        """Return a line on the state of each dependency beside the roots."""
+        lines = [self.reloader.state(), *(feature.state() for feature in self.features)]
+        return [line for line in lines if line]
+
+
+def feature_of(features: Sequence[Feature], kind: type[_F]) -> _F:
+    """Return the feature of this class."""
+    return next(feature for feature in features if isinstance(feature, kind))
 
 
 class Feature(Options):
     """An optional part of the server, with its options; it adds only what it overrides."""
-
-    only_http: ClassVar[bool] = True
-    """True if the feature is only started over HTTP."""
 
     def start(self, server: Server) -> None:
         """Start the feature, before the first request.
@@ -74,7 +90,7 @@ class Feature(Options):
             UsageError: the feature cannot work with its options.
         """
 
-    def part(self, server: Server) -> Part | None:  # noqa: ARG002
+    def part(self, server: Server, http: HttpServices) -> Part | None:  # noqa: ARG002
         """Return the feature's part of the HTTP application, or None if it adds none.
 
         Raises:

@@ -6,13 +6,13 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server import __version__
-from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
 from mcp_skills_server.commands.fields import Options, file, flag, text
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.installation import missing_extra
@@ -21,11 +21,12 @@ from mcp_skills_server.telemetry.gauge import Gauge
 from mcp_skills_server.web.part import Part, Routes
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.telemetry.audit import AuditLog
     from mcp_skills_server.telemetry.events import Events
     from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.telemetry.usage import Usage, UsageStore
-    from mcp_skills_server.web.settings import ProbeAddress
+    from mcp_skills_server.web.serving import ProbeAddress
 
 logger = logging.getLogger(__name__)
 OFF: Final = "off"
@@ -70,7 +71,6 @@ def start_audit(options: AuditOptions, events: Events, *, stdout_is_free: bool) 
 class Audit(AuditOptions, Feature):
     """The audit log. If it cannot be written, no script starts."""
 
-    only_http = False
     log: AuditLog | None = None
 
     def start(self, server: Server) -> None:
@@ -131,25 +131,35 @@ def store_at(store: str | None, *, make: bool = True) -> UsageStore | None:
 class UsageCounts(UsageOptions, Feature):
     """Counts of uses. Without `--usage` they are kept only over HTTP."""
 
-    only_http = False
     store: UsageStore | None = None
     """The file of the counts; None if nothing is counted."""
     _usage: Usage | None = None
     _stop: Callable[[], None] | None = None
 
-    def start(self, server: Server) -> None:
-        if self.usage is not None or server.over_http:
+    def open_store(self, registry: Registry, *, over_http: bool) -> Sequence[str]:
+        """Open the store if uses are counted, and return the paths of recently loaded skills.
+
+        Over HTTP no path is returned, because it would disclose what other people load.
+        """
+        if self.usage is not None or over_http:
             try:
                 self.store = store_at(self.usage)
             except (OSError, UsageError) as error:
                 if self.usage is not None:
                     raise
                 logger.warning("uses are not counted: %s", error)
-                return
+                return ()
         if self.store is None:
             if self.usage_questions:
                 hint = "give --usage sqlite:FILE too"
                 raise UsageError(f"--usage-questions keeps words beside counts; {hint}")
+            return ()
+        if over_http:
+            return ()
+        return self.store.recently_loaded(roots=[root.address for root in registry.roots])
+
+    def start(self, server: Server) -> None:
+        if self.store is None:
             return
         from mcp_skills_server.telemetry.usage import Usage
 
@@ -158,8 +168,6 @@ class UsageCounts(UsageOptions, Feature):
         self._usage = Usage(self.store, questions=self.usage_questions, roots=roots)
         registry.subscribe(self._usage.on_changes)
         self._stop = self._usage.start(server.runtime.events)
-        if not server.over_http:  # over HTTP this would disclose what other people load
-            server.runtime.briefing.prefer(self.store.recently_loaded(roots=roots))
 
     def stop(self) -> None:
         if self._stop is not None:
@@ -185,7 +193,6 @@ class Traces(Feature, heading="Traces", example="--traces"):
         "Send a span for each request by OTLP over HTTP, to OTEL_EXPORTER_OTLP_ENDPOINT. Needs "
         "the extra [otel]."
     )
-    only_http = False
     _stop: Callable[[], None] | None = None
 
     def start(self, server: Server) -> None:
@@ -238,6 +245,8 @@ class PrometheusMetrics(
     """The checked `--probe-address`."""
 
     def start(self, server: Server) -> None:
+        if not server.over_http:
+            return
         self._server = server
         if self.metrics:
             try:
@@ -250,7 +259,7 @@ class PrometheusMetrics(
         if address is None:
             return
         from mcp_skills_server.web.policy import host_name
-        from mcp_skills_server.web.settings import ProbeAddress
+        from mcp_skills_server.web.serving import ProbeAddress
 
         host, _, port = address.rpartition(":")
         if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
@@ -263,13 +272,12 @@ class PrometheusMetrics(
 
         self.address = ProbeAddress(host.strip("[]"), int(port), admits, self._metrics)
 
-    def part(self, server: Server) -> Part | None:
-        metrics = self._metrics
-        if metrics is None or self.address is not None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:  # noqa: ARG002
+        if self._metrics is None or self.address is not None:
             return None
         from mcp_skills_server.web.probes import metrics_route
 
-        return Routes(lambda _: [metrics_route(metrics, server.views.is_admin)])
+        return Routes(metrics_route(self._metrics, server.views.is_admin))
 
     def _all_gauges(self) -> Mapping[str, Gauge]:
         out: dict[str, Gauge] = {}
@@ -282,12 +290,12 @@ class PrometheusMetrics(
         from mcp_skills_server.web.probes import count_failing
 
         server, now = self._server, time.time()
-        registry, mirrors, reloader = server.opened.registry, server.opened.mirrors, server.reloader
+        registry, states = server.opened.registry, server.opened.source_states()
         snapshot = registry.snapshot
-        states = mirrors.states() if mirrors is not None else []
         served = len(snapshot.paths(Standing.LENIENT))
+        tokens = () if server.http is None else server.http.tokens
         ages = {state.name: now - state.current for state in states if state.current is not None}
-        expiring = sum(token.expires <= now + SOON_S for token in server.tokens or ())
+        expiring = sum(token.expires <= now + SOON_S for token in tokens)
         out: dict[str, Gauge] = {
             "skills_build_info": Gauge("The running version.", {__version__: 1}, "version"),
             "skills_tokens_expiring": Gauge(
@@ -313,7 +321,7 @@ class PrometheusMetrics(
         for field, words in _USAGE.items():
             values = {name: getattr(usage, field) for name, usage in usages.items()}
             out[f"skills_resource_{field}"] = Gauge(words, values, "resource")
-        files = reloader if reloader is not None and reloader.has_files else None
+        files = server.reloader if server.reloader.has_files else None
         is_taken = float(files is None or not files.refused)
         words = "1 if the last reload was applied in full, else 0."
         out[f"{_RELOAD}_successful"] = Gauge(words, is_taken)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.fields import file, option, text
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.telemetry.gauge import Gauge
-from mcp_skills_server.web.part import Part
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.model import Changes
+    from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.runtime.sessions import Sessions
+    from mcp_skills_server.server.notify import RecentNotifications
     from mcp_skills_server.shared.change_bus import ChangeBus, Where
     from mcp_skills_server.shared.link import Link
-    from mcp_skills_server.web.settings import HttpSettings
+    from mcp_skills_server.shared.records import Records
+    from mcp_skills_server.web.rates import TakeShared
 
 _PAGE_IDLE_S: Final = 12 * 3600.0
 """Seconds after which an idle session of the page ends, as in memory."""
@@ -38,6 +42,17 @@ class RedisType(click.ParamType[str]):
 
         redis_settings(value)
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """The state that replicas share, or by default that of this process alone."""
+
+    poll_sources: Callable[[], int]  # polls all sources, and returns their number
+    make_tool_sessions: Callable[[Runtime], Sessions] | None = None
+    page_sessions: Records | None = None
+    recent: RecentNotifications | None = None  # repeated when another replica has caught up
+    take_requests: TakeShared | None = None  # counts requests
 
 
 class Replicas(
@@ -66,15 +81,21 @@ class Replicas(
     )
     _link: Link | None = None
     _bus: ChangeBus | None = None
-    _part: Part | None = None
 
-    def start(self, server: Server) -> None:
+    def share(self, opened: OpenedRoots, *, watch: bool) -> SharedState:
+        """Return the state of this process, shared with other replicas from now on, if any.
+
+        `watch` tells whether the folders are watched, and so scanned when another replica says so.
+
+        Raises:
+            UsageError: the options are of no use, or an extra is missing.
+        """
         if self.redis is None:
             if self.redis_password is not None or self.redis_ca is not None:
                 raise UsageError(
                     "--redis-password and --redis-ca are for Redis; give --redis URL too"
                 )
-            return
+            return SharedState(poll_sources=opened.poll_sources)
         if find_spec("redis") is None:
             raise missing_extra("--redis", "redis")
         from mcp_skills_server.runtime.sessions import IDLE_S
@@ -85,39 +106,36 @@ class Replicas(
         from mcp_skills_server.shared.link import Link
         from mcp_skills_server.shared.records import Records, SharedBucket
 
-        registry, mirrors = server.opened.registry, server.opened.mirrors
+        registry = opened.registry
         password, prefix = self.redis_password, self.redis_prefix
         settings = redis_settings(self.redis, prefix=prefix, ca=self.redis_ca, password=password)
         link = self._link = Link(settings)
         records = Records(link, "session", ttl_s=IDLE_S)
         recent = RecentNotifications(lambda: bus.notify(CLIENTS))
         followed: dict[Where, Callable[[], object]] = {CLIENTS: recent.repeat}
-        if mirrors is not None:
-            followed[SOURCES] = mirrors.look
-        if server.options.watch:
+        if opened.mirrors is not None:
+            followed[SOURCES] = opened.poll_sources
+        if watch:
             followed[FOLDERS] = lambda: _scan_folders(registry)
         bus = self._bus = ChangeBus(link, followed)
         registry.subscribe(lambda changes: _notify(bus, registry, changes))
 
         def poll_sources() -> int:
             bus.notify(SOURCES)
-            return mirrors.look() if mirrors is not None else 0
+            return opened.poll_sources()
 
         def take(owner: str, per_minute: int, count: int) -> Awaitable[float]:
             bucket = SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60)
             return bucket.take(owner, count)
 
-        self._part = _Shared(
+        bus.start()
+        return SharedState(
+            poll_sources=poll_sources,
             make_tool_sessions=partial(SharedSessions, store=records),
             page_sessions=Records(link, "page", ttl_s=_PAGE_IDLE_S),
             recent=recent,
-            take_shared=take,
-            poll_sources=poll_sources,
+            take_requests=take,
         )
-        bus.start()
-
-    def part(self, server: Server) -> Part | None:  # noqa: ARG002
-        return self._part
 
     def stop(self) -> None:
         if self._bus is not None:
@@ -130,16 +148,6 @@ class Replicas(
 
     def state(self) -> str:
         return "" if self._link is None else self._link.state
-
-
-class _Shared(Part):
-    """The HTTP settings that a replica overrides."""
-
-    def __init__(self, **shared: Any) -> None:
-        self._shared = shared
-
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        return replace(http, **self._shared)
 
 
 def _scan_folders(registry: Registry) -> None:

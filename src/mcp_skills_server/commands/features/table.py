@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
 from mcp_skills_server.commands.features.records import (
     Audit,
     PrometheusMetrics,
@@ -24,14 +23,19 @@ from mcp_skills_server.commands.fields import (
     seconds,
     switch,
     text,
-    values_of,
 )
 from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.proposals.store import ProposalStore
+    from mcp_skills_server.runtime.settings import RuntimeSettings
     from mcp_skills_server.web.part import Part
 
 logger = logging.getLogger(__name__)
@@ -62,19 +66,27 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
     local_paths: bool = switch(
         True, "Over stdio, tell models the directories of local skills, for their shell."
     )
-    only_http = False
 
-    def start(self, server: Server) -> None:
-        folder, roots = server.options.proposals, server.opened.registry.roots
+    def proposals(self, folder: str | None, registry: Registry) -> ProposalStore | None:
+        """Return the store of proposals in a folder, or None without one.
+
+        Raises:
+            UsageError: no tool offers them, or the folder cannot be used.
+        """
         if folder is not None and not self.tools:  # before the folder is made
             raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
-        proposals = proposals_at(folder, [root.path for root in roots])
-        server.settings = replace(server.settings, tools=self.tools, proposals=proposals)
-        server.runtime.settings = server.runtime.settings._replace(
+        return proposals_at(folder, [root.path for root in registry.roots])
+
+    def runtime_settings(self, recent: Sequence[str], *, over_http: bool) -> RuntimeSettings:
+        """Return the settings of the runtime; `recent` are the paths of skills used recently."""
+        from mcp_skills_server.runtime.settings import RuntimeSettings
+
+        return RuntimeSettings(
             max_loaded=self.max_loaded,
             overview_characters=self.catalog_chars,
-            local_root_dirs=self.local_paths and not server.over_http,
+            local_root_dirs=self.local_paths and not over_http,
             preferred_tags=self.prefer,
+            preferred_paths=recent,
             load_dependencies=self.load_dependencies,
         )
 
@@ -89,11 +101,6 @@ class PromptsFeature(Feature, heading="Prompts", example="--prompt 'acme/*'"):
         "--prompt",
     )
     prompt_page_size: int = count(1000, "Prompts in a page; some hosts show only the first page.")
-    only_http = False
-
-    def start(self, server: Server) -> None:
-        chosen = values_of(self, "prompts", "prompt_choice", "prompt_page_size")
-        server.settings = replace(server.settings, **chosen)
 
 
 class Publishing(Feature, heading="Discovery (--transport http)", example="--publish-open"):
@@ -108,7 +115,6 @@ class Publishing(Feature, heading="Discovery (--transport http)", example="--pub
     publish_grace: float = seconds(
         3600, "How long to keep what an index has named after it changed."
     )
-    only_http = False
 
     def start(self, server: Server) -> None:
         if self.publish_only and not self.publish:
@@ -116,13 +122,19 @@ class Publishing(Feature, heading="Discovery (--transport http)", example="--pub
         if self.publish_only and not server.over_http:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
 
-    def part(self, server: Server) -> Part | None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:
         if not self.publish:
             return None
         from mcp_skills_server.web.published import Publisher
 
-        is_open, alone = self.publish_open, self.publish_only
-        return Publisher(server.views, is_open=is_open, alone=alone, grace_s=self.publish_grace)
+        return Publisher(
+            server.views,
+            http.front.policy,
+            http.front.root_path,
+            is_open=self.publish_open,
+            alone=self.publish_only,
+            grace_s=self.publish_grace,
+        )
 
 
 class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", example="--no-rpc"):
@@ -132,13 +144,15 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", exam
         True, "Also answer the Skills Protocol at /rpc, to the clients that may use MCP."
     )
 
-    def part(self, server: Server) -> Part | None:
-        if not self.rpc:
+    def part(self, server: Server, http: HttpServices) -> Part | None:
+        if not self.rpc or server.feature(Publishing).publish_only:
             return None
+        from mcp_skills_server.rpc.methods import Methods
         from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
 
         allow_code = server.feature(ScriptsFeature).allow_code
-        return SkillsProtocolEndpoint(server.runtime, server.views, allow_code=allow_code)
+        methods = Methods(server.runtime, allow_code, views=server.views)
+        return SkillsProtocolEndpoint(methods, http.front.limits.rate, server.options.max_body)
 
 
 class Webhook(
@@ -153,7 +167,7 @@ class Webhook(
         is_secret=True,
     )
 
-    def part(self, server: Server) -> Part | None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:
         if self.refresh_secret is None:
             return None
         from mcp_skills_server.web.refresh import PATH, WebhookEndpoint, checked_secret
@@ -163,7 +177,7 @@ class Webhook(
             logger.warning(
                 "--refresh-secret: %s has nothing to fetch; every ROOT is a folder", PATH
             )
-        return WebhookEndpoint(secret)
+        return WebhookEndpoint(secret, http.front.limits.quotas, http.shared.poll_sources)
 
 
 class OAuth(
@@ -186,26 +200,30 @@ class OAuth(
     oauth_resource: str | None = text(
         "The URL of the endpoint for clients, if not the audience.", "URL", in_file=False
     )
-    resource_server: ResourceServer | None = None
-    """Verifies the tokens; None if there is no issuer."""
 
-    def start(self, server: Server) -> None:
-        from mcp_skills_server.commands.config_file import oauth_settings
+    def resource_server(self, configuration: Configuration | None) -> ResourceServer | None:
+        """Return the verifier of the issuer's tokens, or None without an issuer.
 
-        settings = oauth_settings(server.options.config, vars(self))
+        Raises:
+            UsageError: an option or a key is invalid or missing.
+        """
+        from mcp_skills_server.access.settings import OAuthSettings
+
+        settings = OAuthSettings.with_options(configuration and configuration.oauth, vars(self))
         if settings is None:
-            return
+            return None
         from mcp_skills_server.access.oauth import ResourceServer
         from mcp_skills_server.web.oauth import fetch
 
-        self.resource_server = ResourceServer(settings, fetch)
+        return ResourceServer(settings, fetch)
 
-    def part(self, server: Server) -> Part | None:  # noqa: ARG002
-        if self.resource_server is None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:  # noqa: ARG002
+        issuer = http.front.policy.oauth
+        if issuer is None:
             return None
         from mcp_skills_server.web.oauth import ResourceMetadata
 
-        return ResourceMetadata(self.resource_server)
+        return ResourceMetadata(issuer)
 
 
 class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
@@ -213,14 +231,22 @@ class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
 
     ui: bool = flag("Show the skills to people at /ui, if they may use MCP.")
 
-    def part(self, server: Server) -> Part | None:
+    def part(self, server: Server, http: HttpServices) -> Part | None:
         if not self.ui:
             return None
-        from mcp_skills_server.web.settings import UiSettings
         from mcp_skills_server.web.ui.app import PagePart  # lazy, since it loads templates
+        from mcp_skills_server.web.ui.session import PageSessions
 
-        settings = UiSettings(counts=server.feature(UsageCounts).store)
-        return PagePart(server.runtime, server.settings, settings, server.views)
+        quotas, store = http.front.limits.quotas, http.shared.page_sessions
+        sessions = PageSessions(http.front.policy, quotas, store=store)
+        return PagePart(
+            server.runtime,
+            server.settings,
+            server.views,
+            sessions,
+            site_states=server.opened.source_states,
+            counts=server.feature(UsageCounts).store,
+        )
 
 
 FEATURES: Final[tuple[type[Feature], ...]] = (

@@ -21,7 +21,7 @@ from mcp_skills_server.access.quotas import limit_of
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts.processes import ProcessTree, entries, lines
-from mcp_skills_server.runtime.scripts.workspace import MAX_FILES, exceeds
+from mcp_skills_server.runtime.scripts.trees import MAX_FILES, exceeds
 
 _PAUSE: Final = 10
 """The pause after a disk measurement as a factor of its duration, which bounds the cost of large

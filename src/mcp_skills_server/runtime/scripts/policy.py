@@ -180,7 +180,7 @@ class ExecutionPolicy:
         if before is not None:
             state = f"changed since it was approved on {before.day}"
         self._report(skill, digest, state)
-        command = f"approve ROOT {shlex.quote(printable(skill.path))} --digest {digest}"
+        command = f"scripts approve ROOT {shlex.quote(printable(skill.path))} --digest {digest}"
         raise _untrusted(
             skill,
             f"it comes from {shown} and {state}. The operator of this server must read it and run: "
@@ -191,7 +191,7 @@ class ExecutionPolicy:
         if (skill.path, digest) not in self._reported:
             self._reported.add((skill.path, digest))
             root = self._registry.roots[skill.root].shown
-            command = shlex.join(["approve", root, skill.path, "--digest", digest])
+            command = shlex.join(["scripts", "approve", root, skill.path, "--digest", digest])
             words = "%s %s, and its scripts are not run; mcp-skills-server %s"
             logger.warning(words, skill.path, state, command)
 

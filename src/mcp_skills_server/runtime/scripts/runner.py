@@ -57,7 +57,8 @@ from mcp_skills_server.runtime.scripts.processes import (
 )
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap, SandboxView
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
-from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, discard, lay_out
+from mcp_skills_server.runtime.scripts.trees import discard
+from mcp_skills_server.runtime.scripts.workspace import RunDirectory, Workspace, lay_out
 from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
@@ -79,23 +80,56 @@ _CPU_SPARE_S: Final = 5
 _PLATFORM_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt" else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _RunRequest:
-    """A validated request to run a script. `Scripts.run` explains the other fields."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """A request to run a file of a skill, or of the session's work directory.
 
-    skills: Mapping[str, Skill]  # to lay out, by directory name
-    skill_directory: str  # of the script's skill; "" for the work directory
-    path: str  # of the script in this directory
-    file: SkillFile | None  # the script; None if it is in the work directory
-    args: tuple[str, ...]
-    timeout_s: float
+    Attributes:
+        skill: the skill; None for a file in the work directory.
+        path: the exact path of a file of the skill; or a path in the work directory, which must not
+            come from a client.
+        env: environment variables, which the skill must declare or the operator allow.
+        workdir: the working directory, relative to the work directory; created if missing.
+        timeout_s: the time limit; None for the operator's default.
+        directory: the directory name of the skill; None for the skill's name.
+        skills: if `skill` is None, the skills to lay out below `SKILL_DIR`, by directory name.
+        launcher: a file in the work directory that the interpreter runs, with the script as its
+            first argument.
+        fill: writes files into the work directory, in a thread, once the run has its slot, so that
+            waiting runs use no disk. The work directory must have no other run.
+        stdin: the reading end of a pipe, which must be no other file of this process's user:
+            through its descriptor a script in the sandbox could open that file again.
+        owner: the owner whose concurrency limit the run counts toward.
+        permissions: those of the caller; None if there are no grants.
+        needs: the secrets that the run cannot do without.
+    """
+
+    skill: Skill | None
+    path: str
+    args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str = "."
+    timeout_s: float | None = None
+    directory: str | None = None
+    skills: Mapping[str, Skill] = field(default_factory=dict[str, Skill])
     launcher: str | None = None
     fill: Callable[[str], None] | None = None
     stdin: int | None = None
+    owner: Owner = None
     permissions: Permissions | None = None
-    needs: tuple[str, ...] = ()
+    needs: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedRun:
+    """A validated request, with what the server adds to it."""
+
+    request: RunRequest
+    skills: Mapping[str, Skill]  # to lay out, by directory name
+    skill_directory: str  # of the script's skill; "" for the work directory
+    file: SkillFile | None  # the script; None if it is in the work directory
+    timeout_s: float
+    env: Mapping[str, str]
     network: bool = False
 
 
@@ -182,43 +216,9 @@ class Scripts:
             raise RequestError(_NOTHING_RUN.format(error)) from None
 
     async def run(
-        self,
-        skill: Skill | None,
-        path: str,
-        workspace: Workspace,
-        *,
-        args: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        workdir: str = ".",
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        directory: str | None = None,
-        skills: Mapping[str, Skill] | None = None,
-        launcher: str | None = None,
-        fill: Callable[[str], None] | None = None,
-        stdin: int | None = None,
-        owner: Owner = None,
-        permissions: Permissions | None = None,
-        needs: Sequence[str] = (),
+        self, request: RunRequest, workspace: Workspace, progress: Progress | None = None
     ) -> Outcome:
-        """Run a file of a skill or of the work directory to its end; cancellation cleans up.
-
-        Args:
-            skill: the skill; None for a file in the work directory.
-            path: the exact path of a file of the skill; or a path in the work directory, which must
-                not come from a client.
-            env: environment variables, which the skill must declare or the operator allow.
-            workdir: the working directory, relative to the work directory; created if missing.
-            timeout_s: the time limit; None for the operator's default.
-            directory: the directory name of the skill; None for the skill's name.
-            skills: if `skill` is None, the skills to lay out below `SKILL_DIR`, by directory name.
-            launcher: a file in the work directory that the interpreter runs, with the script as its
-                first argument.
-            fill: writes files into the work directory, in a thread, once the run has its slot, so
-                that waiting runs use no disk. The work directory must have no other run.
-            stdin: the reading end of a pipe, which must be no other file of this process's user:
-                through its descriptor a script in the sandbox could open that file again.
-            permissions: those of the caller; None if there are no grants.
+        """Run a script to its end; cancellation cleans up.
 
         Raises:
             QuotaError: the owner has too many runs; retry later.
@@ -226,90 +226,72 @@ class Scripts:
             RequestError: the call must be changed or retried later; the message says how.
             OSError: a file of a skill changed, and nothing was started; rescan it and retry.
         """
-        declared = declared_env(skill.frontmatter if skill is not None else {})
-        request = replace(
-            self._request(skill, path, args, timeout_s, directory=directory, skills=skills),
-            env=checked_env(env or {}, (*declared, *self._allowed_env)),
-            workdir=checked_text(workdir, "workdir"),
-            launcher=launcher,
-            fill=fill,
-            stdin=stdin,
-            permissions=permissions,
-            needs=tuple(needs),
-        )
-        return await self._run(request, workspace, progress, owner)
-
-    def explain(
-        self, skill: Skill, path: str, workspace: Workspace, args: Sequence[str] = ()
-    ) -> DryRun:
-        """Return the command that `run` would execute, as a dry run. Blocks; raises as `run`."""
-        box = self._sandbox()
-        request = self._authorize(self._request(skill, path, args))
-        directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
-        workspace.begin_run()
-        try:
-            command = self._command(request, workspace, directory)
-        finally:
-            self._clean_up(directory, workspace)
-        return DryRun(command, box, request.network, self._settings.folders)
-
-    def _request(
-        self,
-        skill: Skill | None,
-        path: str,
-        args: Sequence[str],
-        timeout_s: float | None = None,
-        *,
-        directory: str | None = None,
-        skills: Mapping[str, Skill] | None = None,
-    ) -> _RunRequest:
-        folder, file = "", None
-        if skill is not None:
-            folder, file = directory or skill.name, _file(skill, path)
-            if not _DIRECTORY_NAME.fullmatch(folder):
-                folder = "skill"
-            skills = {folder: skill}
-        for name in skills or ():
-            if not _DIRECTORY_NAME.fullmatch(name):
-                words = f"{printable(name[:200])!r} is not a valid directory name"
-                raise RequestError(f"{words}; leave the skill out")
-        timeout_s = self._checked_timeout(timeout_s)
-        return _RunRequest(skills or {}, folder, path, file, checked_args(args), timeout_s)
-
-    async def _run(
-        self, request: _RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner
-    ) -> Outcome:
-        box = self._sandbox()
+        run, box = self._checked(request), self._sandbox()
         # SP-30: checked for each run, because the process may have become root since the start.
         if box is None and sandbox.is_off_forbidden():
             raise RequestError(_NOTHING_RUN.format(sandbox.ROOT_WITHOUT))
-        request = await to_thread.run_sync(self._authorize, request)
-        async with self._slots.slot(owner, SLOT_TIMEOUT_S):
-            if not workspace.is_open:
-                raise RequestError(
-                    "The work directory of this session is gone; start a new session"
+        run = await to_thread.run_sync(self._authorized, run)
+        async with self._slots.slot(request.owner, SLOT_TIMEOUT_S):
+            return await self._run(run, workspace, box, progress)
+
+    def explain(self, request: RunRequest, workspace: Workspace) -> DryRun:
+        """Return the command that `run` would execute, as a dry run. Blocks; raises as `run`."""
+        box, run = self._sandbox(), self._authorized(self._checked(request))
+        directory = self._run_directory()
+        workspace.begin_run()
+        try:
+            command = self._command(run, workspace, directory)
+        finally:
+            self._clean_up(directory, workspace)
+        return DryRun(command, box, run.network, self._settings.folders)
+
+    def _checked(self, request: RunRequest) -> _CheckedRun:
+        skill, skills, folder, file = request.skill, request.skills, "", None
+        declared: Sequence[str] = ()
+        if skill is not None:
+            folder, file = request.directory or skill.name, _file(skill, request.path)
+            if not _DIRECTORY_NAME.fullmatch(folder):
+                folder = "skill"
+            skills = {folder: skill}
+            declared = declared_env(skill.frontmatter)
+        for name in skills:
+            if not _DIRECTORY_NAME.fullmatch(name):
+                words = f"{printable(name[:200])!r} is not a valid directory name"
+                raise RequestError(f"{words}; leave the skill out")
+        timeout_s = self._checked_timeout(request.timeout_s)
+        checked_args(request.args)
+        env = checked_env(request.env, (*declared, *self._allowed_env))
+        checked_text(request.workdir, "workdir")
+        return _CheckedRun(request, skills, folder, file, timeout_s, env)
+
+    async def _run(
+        self,
+        run: _CheckedRun,
+        workspace: Workspace,
+        box: Bubblewrap | None,
+        progress: Progress | None,
+    ) -> Outcome:
+        if not workspace.is_open:
+            raise RequestError("The work directory of this session is gone; start a new session")
+        files: tuple[tuple[OutputFile, ...], int] = (), 0
+        emptied, reason, path = False, None, run.request.path
+        directory = self._run_directory()
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(workspace.begin_run)
+        try:
+            ended, reason = await self._execute(run, workspace, directory, progress)
+        except SkillsServerError:
+            raise
+        except OSError as error:
+            problem = f"{printable(path)} could not be started: {error.strerror or error}"
+            ended = ProcessResult(NOT_STARTED, "", as_line(problem), 0)
+        finally:
+            with anyio.move_on_after(_CLEANUP_S, shield=True):
+                files, emptied = await to_thread.run_sync(
+                    self._clean_up, directory, workspace, abandon_on_cancel=True
                 )
-            files: tuple[tuple[OutputFile, ...], int] = (), 0
-            emptied, reason = False, None
-            directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
-            with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(workspace.begin_run)
-            try:
-                ended, reason = await self._execute(request, workspace, directory, progress)
-            except SkillsServerError:
-                raise
-            except OSError as error:
-                problem = (
-                    f"{printable(request.path)} could not be started: {error.strerror or error}"
-                )
-                ended = ProcessResult(NOT_STARTED, "", as_line(problem), 0)
-            finally:
-                with anyio.move_on_after(_CLEANUP_S, shield=True):
-                    files, emptied = await to_thread.run_sync(
-                        self._clean_up, directory, workspace, abandon_on_cancel=True
-                    )
-        closed = box is not None and not request.network
-        remarks = remarks_on(ended, reason, request.timeout_s, network_closed=closed)
+        closed = box is not None and not run.network
+        remarks = remarks_on(ended, reason, run.timeout_s, network_closed=closed)
         if emptied:
             files = (), 0
             most = f"more than {self._settings.workspace_bytes:,} bytes, had too many files"
@@ -317,19 +299,19 @@ class Scripts:
                 f"the session's work directory took {most}, or could not be measured, and was "
                 "emptied"
             )
-        self._log(request, ended)
-        return outcome_of(request.path, ended, "".join(map(as_line, remarks)), box, files)
+        self._log(run.request, ended)
+        return outcome_of(path, ended, "".join(map(as_line, remarks)), box, files)
 
     async def _execute(
         self,
-        request: _RunRequest,
+        run: _CheckedRun,
         workspace: Workspace,
         directory: RunDirectory,
         progress: Progress | None,
     ) -> tuple[ProcessResult, str | None]:
         """Execute the script, and return its result and the limit that it exceeded, if any."""
-        command = await to_thread.run_sync(self._command, request, workspace, directory)
-        await to_thread.run_sync(self._record, request)
+        command = await to_thread.run_sync(self._command, run, workspace, directory)
+        await to_thread.run_sync(self._record, run)
         written = [workspace.path, directory.temporary, directory.shared]
         usage = ResourceUsage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
         reason: str | None = None
@@ -344,7 +326,7 @@ class Scripts:
         async with cgroups.limited(top, usage.memory_bytes) as cgroup:
             ended = await execute(
                 replace(command, cgroup=cgroup),
-                timeout_s=request.timeout_s,
+                timeout_s=run.timeout_s,
                 output_bytes=self._settings.output_bytes,
                 poll_s=POLL_S,
                 poll=poll,
@@ -355,13 +337,11 @@ class Scripts:
                 reason = usage.too_much_memory
         return ended, reason
 
-    def _command(
-        self, request: _RunRequest, workspace: Workspace, directory: RunDirectory
-    ) -> Command:
+    def _command(self, run: _CheckedRun, workspace: Workspace, directory: RunDirectory) -> Command:
         """Lay out the files of a run, and return the command to execute. Blocks."""
         bubblewrap = self._sandbox()
         owner = None if bubblewrap is None else bubblewrap.user
-        file = request.file
+        request, file = run.request, run.file
         interpreter = self._interpreters.choose(
             request.path, lambda: self._registry.read(file)[:_HEAD] if file is not None else b""
         )
@@ -369,21 +349,21 @@ class Scripts:
         if request.fill is not None:
             workspace.fill(request.fill)
         directory.make(owner)
-        for name, skill in request.skills.items():
-            script = request.path if name == request.skill_directory else None
+        for name, skill in run.skills.items():
+            script = request.path if name == run.skill_directory else None
             lay_out(self._registry, skill, script, os.path.join(directory.skills, name))
         skills, work, temporary = directory.skills, workspace.path, directory.temporary
         path, prefix, seccomp = os.environ.get("PATH", ""), None, None
         if bubblewrap is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
             places = skills, work, temporary, directory.shared
-            view = SandboxView(*places, start, interpreter.needs, network=request.network)
+            view = SandboxView(*places, start, interpreter.needs, network=run.network)
             prefix, seccomp = partial(bubblewrap.prefix, view), bubblewrap.seccomp
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
         home, top = skills, work
-        if request.skill_directory:
-            home = top = os.path.join(skills, request.skill_directory)
+        if run.skill_directory:
+            home = top = os.path.join(skills, run.skill_directory)
         started = [os.path.join(top, *request.path.split("/"))]
         if request.launcher is not None:
             started.insert(0, os.path.join(work, request.launcher))
@@ -395,10 +375,10 @@ class Scripts:
             "LANG": "C.UTF-8",
             "SKILL_DIR": home,
             "SKILL_WORKSPACE": work,
-            **request.env,
+            **run.env,
         }
         argv = (*interpreter.argv, *started, *request.args)
-        limits = self._limits(request.timeout_s, owner)
+        limits = self._limits(run.timeout_s, owner)
         return Command(argv, env, workdir, limits, prefix, seccomp, stdin=request.stdin)
 
     def _limits(self, timeout_s: float, owner: int | None) -> dict[str, int]:
@@ -418,26 +398,26 @@ class Scripts:
             limits["USER"] = owner
         return limits
 
-    def _authorize(self, request: _RunRequest) -> _RunRequest:
-        """Return the request with the policy's secrets and network access. Blocks."""
-        skill, skills = request.skills.get(request.skill_directory), tuple(request.skills.values())
+    def _authorized(self, run: _CheckedRun) -> _CheckedRun:
+        """Return the run with the policy's secrets and network access. Blocks."""
+        request, skills = run.request, tuple(run.skills.values())
         allowed = self._policy.decide(
-            skill, skills, permissions=request.permissions, needs=request.needs
+            request.skill, skills, permissions=request.permissions, needs=request.needs
         )
         own = checked_env(allowed.secrets, None)
-        return replace(request, env={**request.env, **own}, network=allowed.network)
+        return replace(run, env={**run.env, **own}, network=allowed.network)
 
-    def _record(self, request: _RunRequest) -> None:
+    def _record(self, run: _CheckedRun) -> None:
         """Emit the start event; raise NotRecordedError if the audit log fails. Blocks."""
         with self._server.serving():  # for runs outside of a request, too
-            skill = request.skills.get(request.skill_directory)
+            skill, path = run.request.skill, run.request.path
             digests = {
-                skill.path: self._registry.digest_over(skill) for skill in request.skills.values()
+                skill.path: self._registry.digest_over(skill) for skill in run.skills.values()
             }
             if skill is not None:
-                events.record_run(skill.path, request.path, digests[skill.path])
+                events.record_run(skill.path, path, digests[skill.path])
             else:  # code from a call can read all skills that are laid out for it
-                events.record_run("", request.path, "", laid_out=digests)
+                events.record_run("", path, "", laid_out=digests)
 
     def _clean_up(
         self, directory: RunDirectory, workspace: Workspace
@@ -447,13 +427,16 @@ class Scripts:
         directory.discard()
         return files, workspace.end_run(self._settings.workspace_bytes)
 
-    def _log(self, request: _RunRequest, ended: ProcessResult) -> None:
+    def _log(self, request: RunRequest, ended: ProcessResult) -> None:
         whose, how = "a call", f"exit code {ended.exit_code}"
-        if request.skill_directory:
-            whose = request.skills[request.skill_directory].path
+        if request.skill is not None:
+            whose = request.skill.path
         if ended.exit_code is None:
             how = "ended by the server"
         logger.info("ran %s of %s: %s, %d ms", request.path, whose, how, ended.duration_ms)
+
+    def _run_directory(self) -> RunDirectory:
+        return RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
 
     def _directory(self) -> str:
         """Return the directory of all work directories; remake it if a cleaner of /tmp removed it.

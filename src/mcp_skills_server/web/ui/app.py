@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -33,6 +34,7 @@ from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.proposals.approval import UnwritableError
+from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
@@ -40,16 +42,11 @@ from mcp_skills_server.telemetry.usage import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.part import REQUESTER, Part, requester
-from mcp_skills_server.web.settings import HttpSettings, UiSettings
-from mcp_skills_server.web.ui.context import (
-    BASE,
-    Context,
-    SharedContext,
-    base,
-    file_address,
-    prefix,
-    skill_address,
-)
+from mcp_skills_server.web.policy import OpenPaths
+from mcp_skills_server.web.ui.activity import Activity
+from mcp_skills_server.web.ui.addresses import BASE, base, file_address, prefix, skill_address
+from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
+from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
     catalogue,
     history,
@@ -63,8 +60,15 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
 )
 from mcp_skills_server.web.ui.render import marked, plain, visible
+from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_own_page
 from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
+from mcp_skills_server.web.ui.usage import UsageReports
+
+if TYPE_CHECKING:
+    from mcp_skills_server.sources.mirrors import SourceState
+    from mcp_skills_server.telemetry.usage import UsageStore
+
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
@@ -131,50 +135,54 @@ VIEWS: Final = (
 
 
 class PagePart(Part):
-    """The page as a part of the application. `settings` are those of the MCP server."""
+    """The page as a part of the application. It authenticates viewers itself.
 
-    _site: SharedContext
-    _sessions: PageSessions
-    _sign_in: SignInEndpoints
+    Args:
+        settings: those of the MCP server.
+        site_states: returns the state of each fetched root.
+        counts: the counts of uses; None if nothing is counted.
+    """
 
-    def __init__(self, runtime: Runtime, settings: Settings, ui: UiSettings, views: Views) -> None:
+    open_paths = OpenPaths(frozenset(("/",)), (BASE,), f"{BASE}/")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        views: Views,
+        sessions: PageSessions,
+        *,
+        site_states: Callable[[], Sequence[SourceState]] = list,
+        counts: UsageStore | None = None,
+    ) -> None:
         self._runtime = runtime
-        self._settings = settings
-        self._ui = ui
         self._views = views
-
-    def configure(self, http: HttpSettings) -> HttpSettings:
-        """Exempt the page and `/` from tokens: the page authenticates viewers itself."""
-        policy = http.policy
-        below, at = (*policy.open_below, BASE), policy.open_at | {"/"}
-        http = replace(http, policy=replace(policy, open_below=below, open_at=at, page=f"{BASE}/"))
-        if self._ui.only:
-            return replace(http, answers_mcp=False, start_path=f"{BASE}/", is_private=True)
-        return http
-
-    def routes(self, http: HttpSettings) -> Sequence[BaseRoute]:
-        """Return the routes below `BASE` and redirects to it; start to track changes of skills."""
-        registry = self._runtime.registry
-        self._quotas = http.quotas
-        self._sessions = PageSessions(
-            http.policy, self._ui.secret_hash, http.quotas, http.page_sessions
-        )
+        self._sessions = sessions
+        registry = runtime.registry
         self._site = SharedContext(
             _templates(),
-            self._settings,
-            http.site_states,
-            operation.UsageReports(self._ui.counts, [root.address for root in registry.roots]),
-            history.Revisions(registry),
-            is_local=self._ui.secret_hash is not None,
-            is_open=self._sessions.is_open,
-            live=live.Live(self._settings.streams),
-            activity=operation.Activity(),
+            settings,
+            site_states,
+            UsageReports(counts, [root.address for root in registry.roots]),
+            Revisions(registry),
+            is_local=sessions.is_private,
+            is_open=sessions.is_open,
+            live=Live(settings.streams),
+            activity=Activity(),
         )
-        self._sign_in = SignInEndpoints(self._sessions, http.policy, self._site.templates)
+        self._sign_in = SignInEndpoints(sessions, self._site.templates)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Track changes of skills and requests from now on."""
         self._site.revisions.start()
-        self._site.live.follow(registry)
+        self._site.live.follow(self._runtime.registry)
         self._runtime.events.subscribe(self._site.activity.take)
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
+        yield
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return the routes below `BASE`, and redirects to it."""
         routes = [
             *(Route(view.path, self._answer(view), methods=["GET"]) for view in VIEWS),
             Route("/try", self._posted(triggers.save), methods=["POST"]),
@@ -214,7 +222,7 @@ class PagePart(Part):
                 return RedirectResponse(f"{base()}/sign-in", 303)
             if viewer.principal is not None:  # count it in the viewer's quotas
                 address = requester(request.scope).address
-                client = self._quotas.requester(viewer.principal, address)
+                client = self._sessions.quotas.requester(viewer.principal, address)
                 request.scope[REQUESTER] = client
                 slot: Slot | None = request.scope.get("state", {}).get(SLOT)
                 if slot is not None:
@@ -225,10 +233,10 @@ class PagePart(Part):
 
     async def _shown(self, request: Request, viewer: Viewer, view: _PageView) -> Response:
         ctx = self._context(viewer.principal)
-        runtime = ctx.runtime
-        if not runtime.registry.loaded.is_set():
+        offering = ctx.offering
+        if not self._runtime.registry.loaded.is_set():
             if view.page is live.events:  # after another response a browser does not ask again
-                return Response(live.RETRY, media_type=live.TYPE)
+                return Response(RETRY, media_type=TYPE)
             response = _message(ctx, "The skills are still being read", 503)
             response.headers["refresh"] = "1"
             return response
@@ -239,7 +247,7 @@ class PagePart(Part):
 
         async def has_access() -> bool:
             now = await self._sessions.viewer(request, renew=False)
-            return now == viewer and self._runtime_of(viewer.principal) is runtime
+            return now == viewer and self._offering_of(viewer.principal) is offering
 
         open_ctx = replace(ctx, view_path=base() + view.path, has_access=has_access)
 
@@ -251,7 +259,7 @@ class PagePart(Part):
         who, client = viewer.principal, requester(request.scope).address
         with events.Request(events.PAGE, method, principal=who, address=client) as event:
             try:
-                return await retry_when_stale(runtime.skill_set, handler)
+                return await retry_when_stale(offering.skill_set, handler)
             except (HTTPException, RequestError) as error:
                 event.outcome = "refused"
                 return _refusal(ctx, error)
@@ -278,17 +286,18 @@ class PagePart(Part):
 
         return answer
 
-    def _runtime_of(self, principal: Principal | None) -> Runtime:
-        return self._runtime.restricted_to(self._views.of(principal))
+    def _offering_of(self, principal: Principal | None) -> Offering:
+        return self._runtime.offering(self._views.of(principal))
 
     def _context(self, principal: Principal | None) -> Context:
         """Return a viewer's context. Without a principal, others' activity needs a grant."""
-        runtime, admin = self._runtime_of(principal), self._views.is_admin(principal)
+        offering, admin = self._offering_of(principal), self._views.is_admin(principal)
         others = admin and (principal is not None or self._views.grants is not None)
         ctx = Context(
             self._site,
-            runtime,
-            View(runtime.skill_set),
+            self._runtime,
+            offering,
+            View(offering.skill_set),
             principal,
             is_admin=self._site.is_local or admin,
             sees_others=self._site.is_local or others,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.responses import HTMLResponse, Response
 
@@ -17,23 +15,21 @@ from mcp_skills_server.codes import unlisting_problem
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Problem, Skill, Snapshot
+from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
 from mcp_skills_server.telemetry.usage import UsageRow
+from mcp_skills_server.web.ui.activity import Activity
+from mcp_skills_server.web.ui.addresses import base
+from mcp_skills_server.web.ui.changes import Live
+from mcp_skills_server.web.ui.revisions import Revisions
+from mcp_skills_server.web.ui.usage import UsageReports
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from mcp_skills_server.sources.mirrors import SourceState
-    from mcp_skills_server.web.ui.pages.history import Revisions
-    from mcp_skills_server.web.ui.pages.live import Live
-    from mcp_skills_server.web.ui.pages.operation import Activity, UsageReports
-
-BASE: Final = "/ui"
-"""The path of the page below the application's root path."""
-prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
-"""The path prefix that clients see before `BASE`, from `--root-path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,8 @@ class Context:
     """The context of one page request: its viewer, permissions and skills."""
 
     site: SharedContext
-    runtime: Runtime  # over the skills that the viewer may read
+    runtime: Runtime
+    offering: Offering  # the skills that the viewer may read
     view: View  # these skills, from one snapshot
     principal: Principal | None  # the viewer; None where no authentication is required
     is_admin: bool  # may see what is for the operator
@@ -88,7 +85,7 @@ class Context:
     @property
     def number(self) -> int:
         """Return the number of the last change on the page, from which its stream continues."""
-        skills = self.runtime.skill_set
+        skills = self.offering.skill_set
         number = self.site.live.number(skills)
         if skills.snapshot is not self.snapshot:
             return 0  # this snapshot lacks newer changes
@@ -110,7 +107,7 @@ class Context:
 
     def may_read(self, path: str) -> bool:
         """Return whether the viewer may know of a skill at this path, even if it is gone."""
-        permissions = self.runtime.skill_set.permissions
+        permissions = self.offering.skill_set.permissions
         return permissions is None or permissions.can_read(path)
 
     def offers(self, skill: Skill) -> bool:
@@ -121,47 +118,6 @@ class Context:
         """Return the response of a template, rendered with these values and `ctx`."""
         made = self.site.templates.get_template(template)
         return HTMLResponse(made.render(ctx=self, base=base(), **values), status)
-
-
-def start_of(query: Mapping[str, str]) -> int:
-    """Return the list offset in a query; 0 without a valid one."""
-    start = query.get("from", "")
-    if start.isascii() and start.isdigit() and len(start) < 7:
-        return int(start)
-    return 0
-
-
-def choice_of(
-    query: Mapping[str, str], field: str, choices: Collection[str], default: str = ""
-) -> str:
-    """Return a field of a query if it is one of the choices, else the default."""
-    named = query.get(field, "")
-    if named in choices:
-        return named
-    return default
-
-
-def list_address(view: str, fields: Mapping[str, str], start: int = 0) -> str:
-    """Return the address of a list from offset `start` on, with these filters."""
-    given = {key: value.encode("utf-8", "replace") for key, value in fields.items() if value}
-    if start:
-        given["from"] = b"%d" % start
-    return f"{base()}/{view}?{urlencode(given)}".rstrip("?")
-
-
-def base() -> str:
-    """Return the page's path as the browser sees it, the start of every address."""
-    return prefix.get() + BASE
-
-
-def skill_address(path: str, view: str = "skills") -> str:
-    """Return the address of a view of the skill at this path."""
-    return f"{base()}/{view}/{quote(path)}"
-
-
-def file_address(path: str, file: str, view: str = "files") -> str:
-    """Return the address of a view of one file of the skill at this path."""
-    return f"{skill_address(path, view)}?file={quote(file)}"
 
 
 def source_name(ctx: Context, root: int) -> str:

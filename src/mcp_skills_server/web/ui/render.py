@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 
 from mcp_skills_server.errors import clipped
 from mcp_skills_server.format import hidden
-from mcp_skills_server.web.ui.context import file_address
+from mcp_skills_server.web.ui.addresses import file_address
 
 _MAX_HIDDEN: Final = 2_000
 """Hidden characters marked in one text; later ones are shown without a mark."""

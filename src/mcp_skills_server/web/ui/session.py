@@ -32,7 +32,7 @@ from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.policy import Policy
 from mcp_skills_server.web.rates import count_failure
 from mcp_skills_server.web.refusals import RefusalError
-from mcp_skills_server.web.ui.context import BASE, base
+from mcp_skills_server.web.ui.addresses import BASE, base
 
 if TYPE_CHECKING:
     from mcp_skills_server.shared.records import Records
@@ -82,13 +82,14 @@ class PageSessions:
     def __init__(
         self,
         policy: Policy,
-        secret_hash: bytes | None,
         quotas: Quotas,
-        store: Records | None,
+        *,
+        secret_hash: bytes | None = None,
+        store: Records | None = None,
     ) -> None:
-        self._policy = policy
+        self.policy = policy
         self._secret_hash = secret_hash
-        self._quotas = quotas
+        self.quotas = quotas
         self._store = store
         self.is_private = secret_hash is not None
         """Whether the page is local, opened by a one-time address."""
@@ -98,12 +99,12 @@ class PageSessions:
     @property
     def is_open(self) -> bool:
         """Return whether the page needs no sign-in."""
-        return self._policy.is_open and not self.is_private
+        return self.policy.is_open and not self.is_private
 
     @property
     def takes_tokens(self) -> bool:
         """Return whether static tokens are accepted."""
-        return bool(self._policy.tokens)
+        return bool(self.policy.tokens)
 
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
         """Return the viewer; None if sign-in is required. `renew` extends the session.
@@ -113,7 +114,7 @@ class PageSessions:
         if self.is_open:
             return Viewer()
         if "authorization" in request.headers and not self.is_private:
-            policy = self._policy
+            policy = self.policy
             try:
                 return Viewer(await authenticate(request.scope, policy.tokens, policy.oauth))
             except RefusalError as error:
@@ -141,7 +142,7 @@ class PageSessions:
 
     def by_token(self, secret: str) -> Viewer | None:
         """Return the viewer of a static token; None if it is unknown or expired."""
-        token = find_token(self._policy.tokens, secret)
+        token = find_token(self.policy.tokens, secret)
         if token is None or token.expires <= time.time():
             return None
         return Viewer(token.admission, True, secret)
@@ -156,7 +157,7 @@ class PageSessions:
     def count_failure(self, request: Request) -> None:
         """Count a failure of the address. HTTPException (429) says that there were too many."""
         try:
-            count_failure(self._quotas, requester(request.scope))
+            count_failure(self.quotas, requester(request.scope))
         except RefusalError as error:
             seconds = str(error.retry_after_s)
             message = f"Too many attempts; try again in {seconds} s."
@@ -218,9 +219,9 @@ class PageSessions:
 
     async def _verify(self, credential: str) -> Viewer | None:
         viewer = self.by_token(credential)
-        if viewer is None and self._policy.oauth is not None:
+        if viewer is None and self.policy.oauth is not None:
             with suppress(SkillsServerError):
-                viewer = Viewer(await self._policy.oauth.verify(credential))
+                viewer = Viewer(await self.policy.oauth.verify(credential))
         return viewer
 
     def _is_still_valid(self, viewer: Viewer) -> bool:
@@ -228,7 +229,7 @@ class PageSessions:
         if shown is None:
             return True
         if viewer.is_static_token and shown not in [
-            token.admission for token in self._policy.tokens
+            token.admission for token in self.policy.tokens
         ]:
             return False
         return shown.expires > time.time()

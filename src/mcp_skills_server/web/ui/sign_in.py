@@ -30,8 +30,7 @@ from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.oauth import fetch
 from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.policy import Policy
-from mcp_skills_server.web.ui.context import BASE, base
+from mcp_skills_server.web.ui.addresses import BASE, base
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_other_page, is_of_own_page
 
 if TYPE_CHECKING:
@@ -70,12 +69,13 @@ class NoResponseError(SignInError):
 class SignInEndpoints:
     """Endpoints for signing in and out."""
 
-    def __init__(self, sessions: PageSessions, policy: Policy, templates: Environment) -> None:
+    def __init__(self, sessions: PageSessions, templates: Environment) -> None:
         self._sessions = sessions
         self._templates = templates
         self._flow: Flow | None = None
-        if policy.oauth is not None and policy.oauth.settings.ui_client_id is not None:
-            self._flow = Flow(policy.oauth, policy.oauth.settings.ui_client_id, fetch)
+        oauth = sessions.policy.oauth
+        if oauth is not None and oauth.settings.ui_client_id is not None:
+            self._flow = Flow(oauth, oauth.settings.ui_client_id, fetch)
 
     def routes(self) -> list[Route]:
         """Return the routes, relative to the page's path."""

@@ -26,15 +26,8 @@ from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
 from mcp_skills_server.telemetry.usage import UsageRow
-from mcp_skills_server.web.ui.context import (
-    Context,
-    choice_of,
-    list_address,
-    reason_left_out,
-    shown_problem,
-    source_name,
-    start_of,
-)
+from mcp_skills_server.web.ui.addresses import choice_of, list_address, start_of
+from mcp_skills_server.web.ui.context import Context, reason_left_out, shown_problem, source_name
 from mcp_skills_server.web.ui.pages.problems import survey_of
 
 PAGE_SIZE: Final = 100
@@ -161,7 +154,7 @@ def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
     nearest: Sequence[Skill] = ()
     by_path = [skills[path] for path in ctx.snapshot.paths(Standing.UNUSABLE)]
     if query.q:
-        search = ctx.runtime.searches.of(ctx.runtime.skill_set)
+        search = ctx.offering.search
         fitting: list[Skill] = []
         try:
             most = query.start + PAGE_SIZE + 1

@@ -25,7 +25,8 @@ from mcp_skills_server.server import eras, prompts, skills
 from mcp_skills_server.server.eras import Era
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.server.tools import Tools
-from mcp_skills_server.web.ui.context import Context, choice_of
+from mcp_skills_server.web.ui.addresses import choice_of
+from mcp_skills_server.web.ui.context import Context
 
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 _MAX_SHOWN: Final = 20_000
@@ -83,9 +84,9 @@ def unasked(
     ctx: Context, host: HostContext
 ) -> tuple[list[ShownText], Mapping[Part, Sequence[Offer]]]:
     """Return the texts that this host shows its model unasked, and the skills by what they show."""
-    texts, offers = list[ShownText](), ctx.runtime.briefing.overview.offers
+    texts, offers = list[ShownText](), ctx.offering.briefing.overview.offers
     if ctx.site.settings.tools and offers:
-        texts = context.shown_unasked(ctx.runtime, host)
+        texts = context.shown_unasked(ctx.offering, host)
     return texts, context.parts_shown(texts, offers)
 
 

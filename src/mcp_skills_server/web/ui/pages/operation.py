@@ -7,21 +7,19 @@ page to show them. The content of requests and responses is not kept.
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.model import Standing
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use
-from mcp_skills_server.telemetry.usage import By, Report, UsageRow, UsageStore
-from mcp_skills_server.web.ui.context import Context, list_address, source_name, start_of
+from mcp_skills_server.telemetry.usage import By, Report, UsageRow
+from mcp_skills_server.web.ui.addresses import list_address, start_of
+from mcp_skills_server.web.ui.context import Context, source_name
+from mcp_skills_server.web.ui.usage import DAYS
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
@@ -32,15 +30,6 @@ PAGE_SIZE: Final = 100
 """Skills on one page."""
 MAX_OTHERS: Final = 100
 """Principals shown, and host programs."""
-_DAYS: Final = 30
-_CACHE_S: Final = 5.0
-"""Cache lifetime of a report in seconds."""
-MAX_RUNS: Final = 500
-MAX_CLIENTS: Final = 500
-UNFINISHED: Final = "begun"
-"""The outcome of a run that has not ended."""
-
-
 # Sources
 
 
@@ -85,34 +74,6 @@ def source_rows(ctx: Context) -> list[SourceRow]:
 # Usage
 
 
-class UsageReports:
-    """Usage reports of the served roots, cached for `_CACHE_S` seconds."""
-
-    def __init__(self, counts: UsageStore | None, roots: Sequence[str]) -> None:
-        self._counts = counts
-        self._roots = roots
-        self._made: dict[By, tuple[float, Report | None]] = {}
-
-    @property
-    def is_enabled(self) -> bool:
-        """Return whether usage is counted."""
-        return self._counts is not None
-
-    def read(self, by: By = "skill") -> Report | None:
-        """Return a report, or None. Reads a file unless it is cached."""
-        if self._counts is None:
-            return None
-        made, report = self._made.get(by, (-_CACHE_S, None))
-        if time.monotonic() - made >= _CACHE_S:
-            report = None
-            try:
-                report = self._counts.report(by, _DAYS, self._roots)
-            except UsageError as error:
-                logger.warning("%s", error, extra=REPEATS)
-            self._made[by] = time.monotonic(), report
-        return report
-
-
 class _CountTable(NamedTuple):
     """Usage by principal or host program. `nameless` labels the line without a name."""
 
@@ -139,7 +100,7 @@ def usage(request: Request, ctx: Context) -> Response:
         lines=lines[first : first + PAGE_SIZE],
         total=len(lines),
         never=sum(1 for line in lines if line.last is None),
-        days=_DAYS,
+        days=DAYS,
         counts=ctx.site.usage.is_enabled,
         is_read=report is not None,
         others=_others(ctx),
@@ -173,69 +134,6 @@ def _lines(ctx: Context, report: Report | None) -> list[UsageRow]:
 
 
 # Runs and clients
-
-
-class ScriptRun(NamedTuple):
-    """A started script and its request. The skill is "" for code that came with a call."""
-
-    event: Event
-    started: Use
-
-
-class ActiveClient(NamedTuple):
-    """A client: its last request, the time of its first, and the number of requests."""
-
-    event: Event
-    first: float
-    requests: int
-    refused: int
-
-
-class Activity:
-    """The latest runs and clients. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: OrderedDict[Any, ScriptRun] = OrderedDict()
-        self._clients: OrderedDict[Any, ActiveClient] = OrderedDict()
-
-    def take(self, event: Event) -> None:
-        """Record the runs and the client of an event."""
-        if event.protocol == CATALOGUE:
-            return
-        kept = event._replace(uses=(), question="")
-        with self._lock:
-            for use in event.uses:
-                if use.action == "run":
-                    self._note_run(kept, use)
-            if event.outcome != UNFINISHED:
-                self._note_client(kept)
-
-    def runs(self) -> list[ScriptRun]:
-        """Return the latest runs, newest first."""
-        with self._lock:
-            return [*reversed(self._runs.values())]
-
-    def clients(self) -> list[ActiveClient]:
-        """Return the latest clients, most recently active first."""
-        with self._lock:
-            return [*reversed(self._clients.values())]
-
-    def _note_run(self, event: Event, started: Use) -> None:
-        # A request emits an event when it starts a run, and one at its end, with the same time.
-        request = event.time, event.protocol, event.method, event.principal, event.address, started
-        if request not in self._runs or event.outcome != UNFINISHED:
-            self._runs[request] = ScriptRun(event, started)
-        if len(self._runs) > MAX_RUNS:
-            self._runs.popitem(last=False)
-
-    def _note_client(self, event: Event) -> None:
-        who = event.principal, event.address, event.host, event.protocol, event.era
-        known = self._clients.pop(who, ActiveClient(event, event.time, 0, 0))
-        refused = known.refused + (event.outcome not in {"ok", "cancelled"})
-        self._clients[who] = ActiveClient(event, known.first, known.requests + 1, refused)
-        if len(self._clients) > MAX_CLIENTS:
-            self._clients.popitem(last=False)
 
 
 async def runs(_: Request, ctx: Context) -> Response:

@@ -17,13 +17,8 @@ from starlette.responses import Response
 
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.model import Problem, Skill
-from mcp_skills_server.web.ui.context import (
-    Context,
-    choice_of,
-    list_address,
-    shown_problem,
-    start_of,
-)
+from mcp_skills_server.web.ui.addresses import choice_of, list_address, start_of
+from mcp_skills_server.web.ui.context import Context, shown_problem
 
 PAGE_SIZE: Final = 50
 """Problems on one page."""
@@ -78,7 +73,7 @@ def survey_of(ctx: Context) -> Survey:
     checks = ctx.runtime.registry.checks
     survey = checks.survey(ctx.snapshot)
     if not survey.is_complete:
-        checks.begin(ctx.runtime.skill_set)
+        checks.begin(ctx.offering.skill_set)
     if ctx.is_admin:
         return survey
     return replace(survey, problems=[problem for problem in survey.problems if problem.skill])

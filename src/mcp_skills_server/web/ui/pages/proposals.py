@@ -66,7 +66,7 @@ def page(_: Request, ctx: Context) -> Response:
 
 def may_review(ctx: Context, name: str | None = None) -> bool:
     """Return whether the viewer may review proposals for skill `name`; None for any skill."""
-    permissions = ctx.runtime.skill_set.permissions
+    permissions = ctx.offering.skill_set.permissions
     if ctx.site.settings.proposals is None or ctx.site.is_local:
         return ctx.site.settings.proposals is not None
     if permissions is None or ctx.principal is None:

@@ -39,10 +39,10 @@ from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.sources.kinds import COMMAND, kind_of
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.part import requester
+from mcp_skills_server.web.ui.addresses import prefix
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
-    prefix,
     reason_left_out,
     shown_problem,
     source_name,
@@ -160,7 +160,7 @@ async def page(request: Request, ctx: Context) -> Response:
         switches=can_switch(ctx, skill),
     )
     if not is_checked:
-        registry.checks.begin(ctx.runtime.skill_set, skill)
+        registry.checks.begin(ctx.offering.skill_set, skill)
         response.headers["refresh"] = REFRESH_S
     return response
 
@@ -354,7 +354,7 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     if ctx.site.is_local:
         show = registry.roots[skill.root].show
     cases, errors = evaluation.own_cases(registry.read, skill, show)
-    search, hosts = ctx.runtime.searches.of(ctx.runtime.skill_set), _hosts(ctx, skill)
+    search, hosts = ctx.offering.search, _hosts(ctx, skill)
     try:
         results = [*evaluation.evaluate(cases[:_MAX_CASES], RankingJudge(search), ctx.snapshot)]
         similar = search.find(skill.description or skill.name, _NEIGHBOURS, ctx.offers)
@@ -375,13 +375,13 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
 def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     if not ctx.site.settings.tools:
         return []
-    briefing = ctx.runtime.briefing
+    briefing = ctx.offering.briefing
     offer = next((offer for offer in briefing.overview.offers if offer.path == skill.path), None)
     if offer is None:
         return []
     out: dict[str, list[str]] = {}
     for key, host in context.HOSTS.items():
-        parts = context.parts_shown(context.shown_unasked(ctx.runtime, host), [offer])
+        parts = context.parts_shown(context.shown_unasked(ctx.offering, host), [offer])
         (part,) = (part for part, offers in parts.items() if offers)
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         is_measured = {"instructions", "tools"} <= {*host.measured}

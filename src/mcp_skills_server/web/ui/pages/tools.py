@@ -12,7 +12,8 @@ from starlette.responses import Response
 from mcp_skills_server.authoring.context import HOSTS, HostContext, ShownText, shown_result
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.web.ui.context import Argument, Context, choice_of
+from mcp_skills_server.web.ui.addresses import choice_of
+from mcp_skills_server.web.ui.context import Argument, Context
 
 TOOLS: Final = (runtime.SEARCH, runtime.LOAD, runtime.READ, runtime.LIST)
 """The tools without side effects."""
@@ -69,11 +70,11 @@ async def _call(
     ctx: Context, tool: str, arguments: Mapping[str, Any], host: HostContext
 ) -> ToolAnswer:
     """Call a tool in a new session. Before a file is read its skill is loaded, as models do."""
-    async with Session(ctx.runtime, hosted=False) as session:
+    async with Session(ctx.offering, hosted=False) as session:
         if tool == runtime.READ and "skill" in arguments:
             names = {"names": [arguments["skill"]]}
-            await session.call(runtime.LOAD, names, client=host.client, of=ctx.runtime)
-        result = await session.call(tool, dict(arguments), client=host.client, of=ctx.runtime)
+            await session.call(runtime.LOAD, names, client=host.client)
+        result = await session.call(tool, dict(arguments), client=host.client)
     raw = json.dumps(result, ensure_ascii=False, indent=2)
     called = json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)
     shown = shown_result("", result, host)

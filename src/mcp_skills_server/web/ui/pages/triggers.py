@@ -159,7 +159,7 @@ def _own_prompts(ctx: Context, skill: Skill) -> str:
 
 def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
     """Check these prompts against the ranking of `skills_search`."""
-    search = ctx.runtime.searches.of(ctx.runtime.skill_set)
+    search = ctx.offering.search
     checks: list[CheckedPrompt] = []
     for case in cases:
         try:
@@ -188,7 +188,7 @@ def _in_words(hits: Sequence[Hit], position: int | None) -> str:
 
 def rank(ctx: Context, prompt: str) -> Ranking:
     """Return the ranking of `skills_search` for a prompt. Embeddings may take two seconds."""
-    search = ctx.runtime.searches.of(ctx.runtime.skill_set)
+    search = ctx.offering.search
     try:
         hits = search.find_scored(prompt, MAX_RANKS, ctx.offers, by_meaning=True)
         if not hits:

@@ -38,7 +38,7 @@ def options(tmp_path: Path) -> list[str]:
 
 
 def approve(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return run("approve", *words, "--approvals", tmp_path / "approvals.json", *options(tmp_path))
+    return run("scripts", "approve", *words, "--approvals", tmp_path / "approvals.json", *options(tmp_path))
 
 
 def run_script(wire: Wire) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_run_passes_arguments_and_exit_code_and_explains_its_sandbox(
     root: Path, sandbox_mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HIDDEN", "a-very-secret-value")
-    words = ("run", root, "greet", "scripts/hello.py", "--sandbox", sandbox_mode)
+    words = ("scripts", "run", root, "greet", "scripts/hello.py", "--sandbox", sandbox_mode)
     done = invoke(*words, "--", "a", "--b")
     assert (done.stdout, done.return_value) == ("['a', '--b'] None\n", 3)
     assert done.stderr.splitlines() == [
@@ -167,12 +167,13 @@ def test_run_gives_the_script_copies_of_named_files(root: Path, tmp_path: Path, 
     for name in ("a.csv", "other/b.csv", "other/a.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"from {name}", encoding="utf-8")
-    words = ("run", root, "greet", "scripts/show.py", "--sandbox", sandbox_mode, "--file", tmp_path / "a.csv")
-    done = invoke(*words, "--file", tmp_path / "other/b.csv", "--", "b.csv")
+    words = ("scripts", "run", root, "greet", "scripts/show.py", "--sandbox", sandbox_mode)
+    done = invoke(*words, "--file", tmp_path / "a.csv", "--file", tmp_path / "other/b.csv", "--", "b.csv")
     assert (done.stdout, done.return_value) == ("from other/b.csv\n", 0)
     assert "it made b.csv (17 bytes)" in done.stderr and "a.csv" not in done.stderr
     assert (tmp_path / "other/b.csv").read_text(encoding="utf-8") == "from other/b.csv"
-    assert "same name" in refusal(*words, "--file", tmp_path / "other/a.csv")
+    two = ("--file", tmp_path / "a.csv", "--file", tmp_path / "other/a.csv")
+    assert "same name" in refusal(*words, *two)
 
 
 READER = """
@@ -203,7 +204,7 @@ def test_run_copies_files_that_its_arguments_name(
     reader: Path, given: list[str], seen: list[str], sandbox_mode: str
 ) -> None:
     words = [word.replace("ROOT", str(reader)) for word in given]
-    done = run("run", ".", "greet", "scripts/read.py", "--sandbox", sandbox_mode, "--", *words, cwd=reader)
+    done = run("scripts", "run", ".", "greet", "scripts/read.py", "--sandbox", sandbox_mode, "--", *words, cwd=reader)
     texts = ["from data/b.csv" if "b.csv" in word else "from a.csv" for word in words]
     assert (done.stdout, done.stderr) == (f"{seen} {' '.join(texts)}\n{EMPTY}\n", "")
 
@@ -211,13 +212,13 @@ def test_run_copies_files_that_its_arguments_name(
 def test_run_refuses_two_files_of_one_name_and_explains_a_missing_script(reader: Path, sandbox_mode: str) -> None:
     (reader / "other").mkdir()
     (reader / "other/a.csv").write_text("other", encoding="utf-8")
-    words = ("run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode)
+    words = ("scripts", "run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode)
     assert "same name a.csv" in refusal(*words, "--", reader / "a.csv", reader / "other/a.csv")
-    assert "a skill and a script" in refusal("run", reader, "greet", "--sandbox", sandbox_mode)
+    assert "a skill and a script" in refusal("scripts", "run", reader, "greet", "--sandbox", sandbox_mode)
 
 
 def test_run_of_one_skill_needs_no_name_of_it(reader: Path, sandbox_mode: str) -> None:
-    done = invoke("run", reader / "greet", "scripts/read.py", "--sandbox", sandbox_mode)
+    done = invoke("scripts", "run", reader / "greet", "scripts/read.py", "--sandbox", sandbox_mode)
     assert (done.return_value, done.stdout) == (0, f"[]\n{EMPTY}\n")
 
 
@@ -225,7 +226,7 @@ def test_run_of_one_skill_needs_no_name_of_it(reader: Path, sandbox_mode: str) -
 def test_run_passes_stdin_on_as_bytes(reader: Path, size: int, sandbox_mode: str) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
     (reader / "input").write_bytes(data[:size])
-    command = [*COMMAND, "run", str(reader), "greet", "scripts/read.py", "--sandbox", sandbox_mode]
+    command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/read.py", "--sandbox", sandbox_mode]
     wanted = f"[]\n{size} {hashlib.sha256(data[:size]).hexdigest()}\n".encode()
     piped = subprocess.run(command, input=data[:size], capture_output=True, timeout=DEADLINE, check=True)
     with open(reader / "input", "rb") as file:
@@ -234,7 +235,7 @@ def test_run_passes_stdin_on_as_bytes(reader: Path, size: int, sandbox_mode: str
 
 
 def test_script_ends_before_its_stdin_does(reader: Path, sandbox_mode: str) -> None:
-    command = [*COMMAND, "run", str(reader), "greet", "scripts/hello.py", "--sandbox", sandbox_mode]
+    command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/hello.py", "--sandbox", sandbox_mode]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.wait(DEADLINE) == 3  # its stdin is still open
         assert process.stdin is not None
@@ -242,14 +243,14 @@ def test_script_ends_before_its_stdin_does(reader: Path, sandbox_mode: str) -> N
 
 
 def test_script_gets_no_terminal_as_stdin(reader: Path, sandbox_mode: str) -> None:
-    with terminal("run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode) as screen:
+    with terminal("scripts", "run", reader, "greet", "scripts/read.py", "--sandbox", sandbox_mode) as screen:
         assert screen.end() == 0 and EMPTY in screen.seen
 
 
 def test_script_cannot_open_the_file_behind_its_stdin(reader: Path, sandbox_mode: str) -> None:
     code = "import os\nprint(os.path.realpath('/proc/self/fd/0'), os.read(0, 4))\n"
     (reader / "greet/scripts/open.py").write_text(code, encoding="utf-8")
-    command = [*COMMAND, "run", str(reader), "greet", "scripts/open.py", "--sandbox", sandbox_mode]
+    command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/open.py", "--sandbox", sandbox_mode]
     with open(reader / "a.csv", "rb") as file:
         done = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
     assert b"pipe:" in done.stdout and b"from" in done.stdout
@@ -257,11 +258,11 @@ def test_script_cannot_open_the_file_behind_its_stdin(reader: Path, sandbox_mode
 
 def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    lines = run("run", "--help").stdout.splitlines()
-    examples = [line.split()[1:] for line in lines if line.startswith("    mcp-skills-server run ")]
+    lines = run("scripts", "run", "--help").stdout.splitlines()
+    examples = [line.split()[1:] for line in lines if line.startswith("    mcp-skills-server scripts run ")]
     assert len(examples) == 2
     for words in examples:
-        words[1:2] = [FIXTURES, "--sandbox", sandbox_mode]
+        words[2:3] = [FIXTURES, "--sandbox", sandbox_mode]
         done = run(*words, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "") and done.stdout
 
@@ -273,4 +274,4 @@ def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> 
 def test_unknown_skill_or_script_is_reported_in_one_line(
     root: Path, skill: str, script: str, message: str, sandbox_mode: str
 ) -> None:
-    assert message in refusal("run", root, skill, script, "--sandbox", sandbox_mode)
+    assert message in refusal("scripts", "run", root, skill, script, "--sandbox", sandbox_mode)

@@ -1,4 +1,4 @@
-"""`run` and `approve`: run a script as a server would, and approve scripts of fetched skills."""
+"""`scripts`: run a script as a server would, and approve scripts of fetched skills."""
 
 from __future__ import annotations
 
@@ -32,9 +32,20 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.scripts.approvals import Approval, default_file, update
 from mcp_skills_server.runtime.scripts.policy import canonical
-from mcp_skills_server.runtime.scripts.runner import DryRun
+from mcp_skills_server.runtime.scripts.runner import DryRun, RunRequest
 
 _PLAIN: Final = frozenset(("HOME", "LANG", "PATH", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR"))
+
+
+@click.group()
+def scripts() -> None:
+    """Run a script of a skill as a server would, and approve scripts of fetched skills.
+
+    \b
+    Examples:
+      mcp-skills-server scripts run ~/skills csv-profiling scripts/profile_csv.py -- a.csv
+      mcp-skills-server scripts approve https://example.com refunds
+    """
 
 
 class RunOptions(SandboxOptions, ExecutionOptions, RootOptions):
@@ -47,7 +58,7 @@ class RunOptions(SandboxOptions, ExecutionOptions, RootOptions):
     explain: bool = flag("Run nothing; print what would be executed, and what it may see.")
 
 
-@click.command(cls=Grouped)
+@scripts.command(cls=Grouped)
 @click.argument("root")
 @click.argument("words", nargs=-1, required=True, metavar="[SKILL] SCRIPT [ARGS]...")
 @takes(RunOptions)
@@ -62,15 +73,17 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
 
     \b
     Examples:
-      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py -- a.csv
-      mcp-skills-server run ~/skills csv-profiling scripts/profile_csv.py --explain
+      mcp-skills-server scripts run ~/skills csv-profiling scripts/profile_csv.py -- a.csv
+      mcp-skills-server scripts run ~/skills csv-profiling scripts/profile_csv.py --explain
     """
     registry = load_registry([root], options)
     skills = [*registry.snapshot.skills.values()]
     if len(skills) == 1 and words[0] in skills[0].files and words[0] != skills[0].name:
         words = (skills[0].name, *words)
     if len(words) == 1:
-        raise UsageError("run takes a skill and a script, as in 'run ~/skills refunds pay.py'")
+        raise UsageError(
+            "run takes a skill and a script, as in 'scripts run ~/skills refunds pay.py'"
+        )
     skill, script, *args = words
     target = named_skill(registry, skill)
     copies = _copies(options, args)
@@ -78,17 +91,19 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
     allowed = RuntimeOptions(**chosen, allow_scripts=True)
     with Runtime(registry, scripts=script_settings(allowed)) as runtime:
-        scripts = runtime.scripts
-        if scripts is None:
+        runner = runtime.scripts
+        if runner is None:
             raise UsageError("scripts cannot run here")
-        workspace = scripts.workspace()
+        workspace = runner.workspace()
         if options.explain:
-            _say_explained(scripts.explain(target, script, workspace, args))
+            request = RunRequest(skill=target, path=script, args=args)
+            _say_explained(runner.explain(request, workspace))
             return 0
         sizes = {name: os.path.getsize(file) for name, file in copies.items()}
         fill = partial(_copy, copies)
-        start = partial(scripts.run, target, script, workspace, args=args, fill=fill)
-        outcome = anyio.run(partial(start, stdin=_piped_stdin()))
+        stdin = _piped_stdin()
+        request = RunRequest(skill=target, path=script, args=args, fill=fill, stdin=stdin)
+        outcome = anyio.run(runner.run, request, workspace)
     if outcome.stdout:
         say_lines(outcome.stdout.removesuffix("\n"))
     if outcome.stderr:
@@ -176,7 +191,7 @@ class ApproveOptions(ApprovalOptions, RootOptions):
     revoke: bool = flag("Revoke the approval.")
 
 
-@click.command()
+@scripts.command()
 @click.argument("arguments", nargs=-1, required=True, metavar="ROOT... SKILL")
 @takes(ApproveOptions)
 def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
@@ -189,10 +204,11 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     \b
     Examples:
       mcp-skills-server show https://example.com refunds
-      mcp-skills-server approve https://example.com refunds
-      mcp-skills-server approve https://example.com refunds --revoke
+      mcp-skills-server scripts approve https://example.com refunds
+      mcp-skills-server scripts approve https://example.com refunds --revoke
     """
-    usage = "approve takes roots and then a skill, as in 'approve https://example.com refunds'"
+    example = "'scripts approve https://example.com refunds'"
+    usage = f"approve takes roots and then a skill, as in {example}"
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options, proved=not options.revoke)
     skill = named_skill(registry, name)

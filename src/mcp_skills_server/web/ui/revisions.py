@@ -1,0 +1,155 @@
+"""Recent changes of skills since the server started, with text diffs.
+
+A diff needs the files from before the change. A thread reads them once after startup, and again
+when they change, within a limit of memory. Beyond it a revision names the changed files only.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.format import media
+from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
+from mcp_skills_server.provenance.difference import Difference, Files, compare
+
+logger = logging.getLogger(__name__)
+
+_MAX_KEPT: Final = 32 << 20
+"""Bytes of all files kept for diffs."""
+_MAX_OF_ONE: Final = 256 << 10
+"""Bytes of the largest file kept."""
+_MAX_REVISIONS: Final = 20
+_MAX_SKILLS: Final = 1_000
+"""Revisions kept of one skill, and skills with revisions kept."""
+_MAX_LINES: Final = 500
+_PAUSE_EVERY: Final = 50
+
+
+class SkillRevision(NamedTuple):
+    """One change of a skill: its time in seconds since 1970, and its diff, cut if long."""
+
+    time: float
+    kind: str
+    first: Sequence[str]
+    lines: Sequence[str]
+    is_whole: bool
+
+
+class Revisions:
+    """Recent changes of a registry's skills, with diffs."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._kept: OrderedDict[str, Files] = OrderedDict()
+        """The files of each skill as last seen."""
+        self._size = 0
+        self._found: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
+        self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Track changes of the registry from now on, in a daemon thread."""
+
+        def note(changes: Changes) -> None:
+            if self._registry.loaded.is_set():  # the first scan is not a change
+                self._changes.put((time.time(), changes))
+
+        self._registry.subscribe(note)
+        threading.Thread(target=self._follow, name="skills-revisions", daemon=True).start()
+
+    def of(self, path: str) -> list[SkillRevision]:
+        """Return the changes of a skill, newest first."""
+        with self._lock:
+            return [*reversed(self._found.get(path, ()))]
+
+    def _follow(self) -> None:
+        self._registry.loaded.wait()
+        begun = self._registry.snapshot
+        for number, path in enumerate(begun.paths(Standing.LENIENT)):
+            if self._size >= _MAX_KEPT:
+                break
+            self._keep(path, self._read(begun.skills[path]))
+            if number % _PAUSE_EVERY == 0:
+                time.sleep(0.01)  # let requests run
+        while True:
+            when, changes = self._changes.get()
+            for path in sorted({*changes.before, *changes.after}):
+                try:
+                    self._note(when, path, changes.before.get(path), changes.after.get(path))
+                except Exception:  # a bug here must not end the thread
+                    logger.exception("a change of %s could not be compared", path)
+
+    def _note(self, when: float, path: str, before: Skill | None, after: Skill | None) -> None:
+        kept, now = self._drop(path), None
+        if after is not None:
+            now = self._read(after)
+            self._keep(path, now)
+        if kept is not None or before is None:
+            difference = compare(path, kept, now)
+        elif after is None:
+            difference = Difference(path, "removed", (), ())
+        else:
+            difference = Difference(path, "changed", (), tuple(self._names(before, after)))
+        if difference is None:
+            return
+        lines, is_whole = difference.others[:_MAX_LINES], len(difference.others) <= _MAX_LINES
+        revision = SkillRevision(
+            when, difference.kind, difference.important[:_MAX_LINES], lines, is_whole
+        )
+        with self._lock:
+            self._found.setdefault(path, deque(maxlen=_MAX_REVISIONS)).append(revision)
+            self._found.move_to_end(path)
+            if len(self._found) > _MAX_SKILLS:
+                self._found.popitem(last=False)
+
+    def _drop(self, path: str) -> Files | None:
+        kept = self._kept.pop(path, None)
+        self._size -= _size(kept or {})
+        return kept
+
+    def _keep(self, path: str, files: Files) -> None:
+        self._kept[path] = files
+        self._size += _size(files)
+        while self._size > _MAX_KEPT:
+            self._size -= _size(self._kept.popitem(last=False)[1])
+
+    def _read(self, skill: Skill) -> Files:
+        """Read the text files of a skill; large and other files are represented by digests."""
+        out: dict[str, tuple[bytes, bool]] = {}
+        for path, file in self._own_files(skill).items():
+            try:
+                if file.size <= _MAX_OF_ONE and media.is_text(media.media_type(path)):
+                    raw = self._registry.read(file)
+                else:
+                    raw = f"\0{file.digest}".encode()
+            except (SkillsServerError, OSError):
+                continue  # the file is changing; the next scan reads it
+            out[path] = raw, file.executable
+        return out
+
+    def _names(self, before: Skill, after: Skill) -> Iterator[str]:
+        old, new = self._own_files(before), self._own_files(after)
+        for path in sorted(old.keys() | new.keys()):
+            if path not in old:
+                yield f"file added: {path}"
+            elif path not in new:
+                yield f"file removed: {path}"
+            elif new[path] is not old[path]:
+                yield f"file changed: {path}"
+
+    def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
+        """Return a skill's files without nested skills, which may have other readers."""
+        nested = tuple(f"{nested}/" for nested in skill.nested)
+        return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
+
+
+def _size(files: Files) -> int:
+    return sum(len(raw) for raw, _ in files.values())

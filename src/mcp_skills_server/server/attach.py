@@ -29,7 +29,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime as tool_dialect
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.dialects.dialect import is_initial
+from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, uri
@@ -64,6 +65,7 @@ _LISTS: Final = {
     "resources/templates/list": "resourceTemplates",
     "tools/list": "tools",
     "prompts/list": "prompts",
+    "skills/list": "skills",
 }
 """List methods that a server may have itself, with the key of the items in the result."""
 _TOOLS: Final = ("tools/list", "tools", "name")
@@ -71,6 +73,7 @@ _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _RESOURCES: Final = ("resources/list", "resources", "uri")
 _TEMPLATES: Final = ("resources/templates/list", "resourceTemplates", "uriTemplate")
 _CALL: Final = "tools/call"
+_SKILLS: Final = "skills/list"
 _LISTEN: Final = "subscriptions/listen"
 
 
@@ -88,6 +91,8 @@ def attach(
     """Add the skills of a registry to an MCP server: methods, capabilities, notifications.
 
     Call this last, before the server runs: earlier handlers are kept and joined with the skills.
+    A server with skills of its own, such as by the SDK's extension `Skills`, lists both. On equal
+    URIs ours take precedence. Tools, prompts and grants know only those of the registry.
 
     Args:
         server: a lowlevel `Server` or an `MCPServer` of the Python SDK, or a `FastMCP` of the
@@ -105,7 +110,7 @@ def attach(
 
     Raises:
         TypeError: the server's type is unsupported, or `registry` is not a Registry.
-        UsageError: the server already has skills.
+        UsageError: `attach` was called before, or the server has skills in another protocol.
     """
     given = cast("object", registry)
     if not isinstance(given, Registry):
@@ -117,6 +122,8 @@ def attach(
             "attach() was called for this server before; give one Registry all roots, and attach "
             "that"
         )
+    settings = settings or Settings()
+    _check_own_skills(lowlevel, settings)
     _ATTACHED.add(lowlevel)
     watcher = watch or None
     if watcher is True:
@@ -124,7 +131,7 @@ def attach(
     listening = lowlevel.get_request_handler(_LISTEN)
     attachment = Attachment(
         registry,
-        settings or Settings(),
+        settings,
         watcher,
         runtime,
         sessions=sessions,
@@ -153,6 +160,27 @@ def _lowlevel(server: object) -> Server[Any]:
     raise TypeError(
         f"attach() does not support {kind.__module__}.{kind.__qualname__}; give it a Server or "
         "an MCPServer of the package mcp, version 2, or a FastMCP of the package fastmcp, version 4"
+    )
+
+
+def _check_own_skills(server: Server[Any], settings: Settings) -> None:
+    """Log that a server's own skills are joined with ours.
+
+    Raises:
+        UsageError: they cannot be, as they have another protocol, or another revision of it.
+    """
+    if server.get_request_handler(_SKILLS) is None:
+        return
+    extensions = {name for dialect in settings.spoken.dialects for name in dialect.extensions}
+    declared = [server.extensions[name] for name in extensions if name in server.extensions]
+    if not all(map(is_initial, declared)) or not declared:
+        raise UsageError(
+            f"the server has a {_SKILLS} of its own, in another protocol than the attached skills "
+            f"({settings.dialect}) or in an unknown revision; remove it, or serve the skills apart"
+        )
+    logger.warning(
+        "the server's own skills are listed with the attached ones; tools, prompts and grants know "
+        "only the attached ones"
     )
 
 
@@ -200,16 +228,21 @@ class MergedHandlers:
             elif method in routed:
                 self._add_routed(method, *routed[method], handler)
             else:
-                self._add(method, types.RequestParams, handler)
+                self._add(method, types.RequestParams, partial(self._call_either, method, handler))
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add capabilities unknown to the SDK to handshakes, and register initialized clients."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
-            return await self._attachment.advertise(
+            result = await self._attachment.advertise(
                 result, principal(scope_of(ctx)), *sdk.host_of(ctx)
             )
+            # skills of the server's own may lack what ours have, such as directories
+            extensions = result["capabilities"].get("extensions", {})
+            extensions |= {
+                name: own for name, own in self._server.extensions.items() if name in extensions
+            }
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
             self._attachment.notifier.add_legacy_client(SessionPeer(ctx))
@@ -218,6 +251,16 @@ class MergedHandlers:
     async def _call_ours(self, method: str, ctx: Context, _: Any) -> dict[str, Any]:
         caller = sdk.caller_of(ctx, self._attachment, self._served)
         return await self._attachment.call(method, caller, ctx.params or {})
+
+    async def _call_either(self, method: str, ours: SdkHandler, ctx: Context, params: Any) -> Any:
+        """Answer from our skills, or for a URI that is not theirs from the server's own ones."""
+        theirs, given = self._theirs[method], ctx.params or {}
+        try:
+            return await ours(ctx, params)
+        except RequestError:
+            if theirs is None or not isinstance(given.get("uri"), str):
+                raise
+        return await theirs.handler(ctx, theirs.params_type.model_validate(given))
 
     def _add(self, method: str, params_type: type[BaseModel], call: SdkHandler) -> None:
         self._theirs[method] = self._server.get_request_handler(method)
@@ -250,8 +293,11 @@ class MergedHandlers:
                 kind, inner = cursors.decode(params.cursor)
             if kind != _THEIRS:
                 return await self._without_hidden(ctx, method, key, await ours(ctx, params))
-            page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
-            if key == "resources":  # tools do not wait for the first scan
+            own: BaseModel = params.model_copy(update={"cursor": inner})
+            if not isinstance(own, theirs.params_type):  # of the SDK's extension `Skills`
+                own = theirs.params_type.model_validate({"cursor": inner})
+            page: dict[str, Any] = {"ttlMs": 0, **_as_dict(await theirs.handler(ctx, own))}
+            if key in {"resources", "skills"}:  # tools do not wait for the first scan
                 await self._attachment.ready()
             page[key] = [item for item in page[key] if not self._is_hidden(ctx, key, item)]
             more = page.pop("nextCursor", None)
@@ -261,14 +307,14 @@ class MergedHandlers:
             mine = await ours(replace(ctx, params={}), params)
             mine = await self._without_hidden(ctx, method, key, mine)
             mine |= {key: [*page[key], *mine[key]]}
-            return page | mine | {"ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
+            return page | mine | {"ttlMs": min(page["ttlMs"], mine["ttlMs"])}
 
         self._add(method, types.PaginatedRequestParams, call)
 
     def _is_hidden(self, ctx: Context, key: str, item: Mapping[str, Any]) -> bool:
-        """Return whether ours hides this item of the server, and warn of a hidden resource."""
-        if key == "resources" and self._serves(ctx, item["uri"]):
-            words = f"a skill hides the server's own resource {item['uri']}"
+        """Return whether ours hides this item of the server, and warn of what it hides."""
+        if key in {"resources", "skills"} and self._serves(ctx, item["uri"]):
+            words = f"a skill hides the server's own {key.removesuffix('s')} {item['uri']}"
             self._warn(f"{words}; give it another URI")
             return True
         return key == "resourceTemplates" and item["uriTemplate"] == TEMPLATE

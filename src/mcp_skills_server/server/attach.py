@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 import mcp_types as types
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+When: TypeAlias = Literal["description", "first-call", "error"]
 IsOurs: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
 """Returns whether our handler should answer a request."""
 
@@ -87,6 +88,7 @@ def attach(
     sessions: Callable[[Runtime], Sessions] = Sessions,
     views: Views | None = None,
     tool_skills: Mapping[str, str] | None = None,
+    when: When | None = None,
 ) -> Attachment:
     """Add the skills of a registry to an MCP server: methods, capabilities, notifications.
 
@@ -107,10 +109,14 @@ def attach(
         tool_skills: the skill that documents a tool of the server, by tool name: a skill path, or
             the URI of a SKILL.md. The tool's `_meta` then has the URI as `mcp-skills-server/skill`
             for clients that may read the skill. The result of loading it names the tool.
+        when: also tell the model to load the skill of a tool: in the tool's description, or in the
+            tool's first result or failure of a conversation, once for each skill and not if it is
+            loaded. A stateless client over HTTP has no conversation, and is told each time.
 
     Raises:
         TypeError: the server's type is unsupported, or `registry` is not a Registry.
-        UsageError: `attach` was called before, or the server has skills in another protocol.
+        UsageError: `attach` was called before, the server has skills in another protocol, or `when`
+            has an unknown value.
     """
     given = cast("object", registry)
     if not isinstance(given, Registry):
@@ -121,6 +127,11 @@ def attach(
         raise UsageError(
             "attach() was called for this server before; give one Registry all roots, and attach "
             "that"
+        )
+    if when is not None and when not in get_args(When):
+        choices = ", ".join(map(repr, get_args(When)))
+        raise UsageError(
+            f"attach(when={when!r}) is unknown; give one of {choices}, or leave it out"
         )
     settings = settings or Settings()
     _check_own_skills(lowlevel, settings)
@@ -138,7 +149,7 @@ def attach(
         views=views,
         relays=listening is not None and isinstance(listening.handler, ListenHandler),
     )
-    merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
+    merged = MergedHandlers(lowlevel, attachment, tool_skills or {}, when)
     merged.add_handlers()
     lowlevel.middleware.extend((partial(sdk.record_event, attachment), merged.middleware))
     inner = lowlevel.lifespan
@@ -188,7 +199,11 @@ class MergedHandlers:
     """Handlers that combine our results with those of the server they are added to."""
 
     def __init__(
-        self, server: Server[Any], attachment: Attachment, tool_skills: Mapping[str, str]
+        self,
+        server: Server[Any],
+        attachment: Attachment,
+        tool_skills: Mapping[str, str],
+        when: When | None = None,
     ) -> None:
         self._server = server
         self._attachment = attachment
@@ -198,6 +213,9 @@ class MergedHandlers:
         }
         self._theirs: dict[str, HandlerEntry[Any] | None] = {}
         self._warned: set[str] = set()
+        self._when = when
+        self._known = WeakKeyDictionary[Any, set[str]]()
+        """By conversation, the URIs of tools' skills that its model has loaded or was told of."""
 
     def add_handlers(self) -> None:
         """Replace the server's handlers by ours, which call the server's as needed."""
@@ -205,6 +223,10 @@ class MergedHandlers:
         if self._tool_skills and tools is not None:
             listed = partial(self._list_tools, tools.handler)
             self._server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
+        calls = self._server.get_request_handler(_CALL)
+        if self._tool_skills and calls is not None and self._when in {"first-call", "error"}:
+            called = partial(self._call_their_tool, calls.handler)
+            self._server.add_request_handler(_CALL, types.CallToolRequestParams, called)
         routed: dict[str, tuple[type[BaseModel], IsOurs]] = {
             _CALL: (types.CallToolRequestParams, self._is_our_tool),
             "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
@@ -354,8 +376,40 @@ class MergedHandlers:
             skill = self._skill_of(ctx, tool["name"])
             if skill is not None:
                 tool["_meta"] = {**(tool.get("_meta") or {}), _SKILL: skill}
+            if skill is not None and self._when == "description":
+                parts = tool.get("description"), self._pointer(ctx, skill)
+                tool["description"] = "\n\n".join(filter(None, parts))
             tools.append(tool)
         return page | {"tools": tools, "cacheScope": "private"}
+
+    def _pointer(self, ctx: Context, skill: str) -> str:
+        """Return the line that tells a model to load the skill of a tool, by URI."""
+        settings, (client, extensions) = self._attachment.settings, sdk.host_of(ctx)
+        line = f"The skill {skill} explains this tool: load it"
+        if settings.tools and settings.spoken.native_standing(client, extensions) is None:
+            line += f" with {tool_dialect.LOAD}"
+        return f"{line}."
+
+    def _known_skills(self, ctx: Context) -> set[str]:
+        """Return the URIs that the conversation of a request knows, to add to."""
+        conversation = sdk.caller_of(ctx, self._attachment, self._served).list_connection
+        if conversation is None:
+            return set()
+        return self._known.setdefault(conversation, set())
+
+    async def _call_their_tool(self, theirs: SdkHandler, ctx: Context, params: Any) -> Any:
+        """Call a tool of the server, and add the pointer to its skill to the text of the result."""
+        result = await theirs(ctx, params)
+        skill, known = self._skill_of(ctx, params.name), self._known_skills(ctx)
+        if skill is None or skill in known:
+            return result
+        answer = _as_dict(result)
+        is_due = self._when == "first-call" or answer.get("isError")
+        if not is_due or not isinstance(answer.get("content"), list):  # such as a request for input
+            return result
+        known.add(skill)
+        line = {"type": "text", "text": self._pointer(ctx, skill)}
+        return answer | {"content": [*answer["content"], line]}
 
     async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
         """Call one of our tools; after a load, add the names of tools that the skills document."""
@@ -363,6 +417,7 @@ class MergedHandlers:
         active = result.get("structuredContent", {}).get("active_skills")
         if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
             loaded = {entry["location"]: entry["name"] for entry in active}
+            self._known_skills(ctx).update(loaded)
             named: list[str] = []
             for tool in sorted(await self._names(ctx, *_TOOLS)):
                 skill = self._skill_of(ctx, tool)

@@ -58,15 +58,20 @@ class Direct(Client):
 @contextmanager
 def dispatching(
     *roots: Path,
+    registry: Registry | None = None,
     era: Era = "legacy",
     extension: bool = False,
     opened: bool = True,
     host: str = "wire",
     **settings: Any,
 ) -> Iterator[Direct]:
-    """Dispatch a client's requests about these roots, after the handshake if `opened`; `settings` of `Settings`."""
-    registry = Registry(roots)
-    registry.load()
+    """Dispatch a client's requests about these roots, after the handshake if `opened`; `settings` of `Settings`.
+
+    A loaded registry may stand for the roots.
+    """
+    if registry is None:
+        registry = Registry(roots)
+        registry.load()
     attachment = Attachment(registry, Settings(**settings), None, Runtime(registry))
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())

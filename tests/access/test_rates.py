@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from mcp_skills_server.access.quotas import Rate
 
 
@@ -49,16 +46,3 @@ def test_buckets_are_bounded_and_full_ones_dropped() -> None:
     rate = Rate(now=clock, most=2)
     assert [rate.take(each, 2) for each in "abac"] == [0.0] * 4
     assert rate.take("a", 2) > 0, "b was evicted, the least recently used"
-
-
-@given(st.integers(1, 100), st.lists(st.floats(0, 30), max_size=200))
-def test_no_minute_exceeds_twice_the_rate(per_minute: int, pauses: list[float]) -> None:
-    clock = Clock()
-    rate = Rate(now=clock)
-    taken: list[float] = []
-    for pause in pauses:
-        clock.now += pause / per_minute
-        if rate.take("a", per_minute) == 0:
-            taken.append(clock.now)
-    for start in taken:
-        assert sum(start <= moment < start + 60 for moment in taken) <= 2 * per_minute

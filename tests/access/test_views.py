@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from hypothesis import Phase, example, given, note, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from catalog.forest import load_registry
@@ -211,7 +210,7 @@ def answers_over_rpc(views: Views) -> list[bytes]:
     return anyio.run(answer_all)
 
 
-def responses_of_discovery(views: Views, paths: Sequence[str]) -> list[dict[str, Any]]:
+def published(views: Views, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ASGI messages to Ann for requests of these paths, without the `Vary` header."""
 
     def make(skill_set: Registry | FilteredSkills) -> Discovery:
@@ -253,49 +252,6 @@ NESTED = [
 ]
 
 
-@example(NESTED, ["alpha"], SETTINGS[0], REQUESTS)
-@example([NESTED[0], NESTED[2]], ["alpha"], SETTINGS[0], REQUESTS)
-@example(NESTED, ["alpha", "alpha/inner/core"], SETTINGS[0], REQUESTS)
-@settings(max_examples=settings().max_examples // 5, phases=(Phase.explicit, Phase.generate))
-@given(sample_lists(), GRANTS, st.sampled_from(SETTINGS), st.permutations(REQUESTS).map(lambda order: order[:80]))
-def test_restricted_view_answers_like_a_server_with_only_granted_skills(
-    samples: list[Sample], patterns: list[str], chosen: Settings, requests: list[tuple[str, dict[str, Any]]]
-) -> None:
-    granted = [Pattern(pattern) for pattern in patterns]
-    grants = [Grant(("local", "token:ann"), tuple(granted)), Grant(("token:bob",), (Pattern("**"),))]
-    folder = Path(tempfile.mkdtemp(prefix="views-"))
-    try:
-        for root in ("0", "1"):
-            (folder / root).mkdir()
-        for sample in samples:
-            sample.write(folder)
-        whole = load_registry(folder / "0", folder / "1")
-        paths = published_paths(whole)
-        local = Views(whole, Grants(grants, local=True))
-        remote = Views(whole, Grants(grants, local=False))
-        searches = [each for each in requests if is_search(each)]
-        requests = [each for each in requests if not is_search(each)]
-        for answer in answers_over_stdio(local, chosen, searches):  # ranks depend on all skills
-            found = json.loads(answer)["result"].get("structuredContent", {}).get("skills", ())
-            assert all(any(each.matches(skill["location"][8:-9]) for each in granted) for skill in found)
-        over_stdio = answers_over_stdio(local, chosen, requests)
-        over_rpc = answers_over_rpc(remote)
-        over_discovery = responses_of_discovery(remote, paths)
-        remove_ungranted(folder, {path: skill.root for path, skill in whole.snapshot.skills.items()}, granted)
-        part = load_registry(folder / "0", folder / "1")
-        unrestricted = Views(part)
-        note(f"{[*whole.snapshot.skills]} {patterns} {[*part.snapshot.skills]}")
-        assert over_stdio == answers_over_stdio(unrestricted, chosen, requests)
-        assert over_rpc == answers_over_rpc(unrestricted)
-        assert over_discovery == responses_of_discovery(unrestricted, paths)
-    finally:
-        shutil.rmtree(folder)
-
-
-def is_search(request: tuple[str, dict[str, Any]]) -> bool:
-    return request[1].get("name") == "skills_search"
-
-
 def refuse_ungranted(patterns: Sequence[Pattern]) -> Gate:
     """Return a gate that refuses every skill that no pattern matches."""
 
@@ -307,26 +263,42 @@ def refuse_ungranted(patterns: Sequence[Pattern]) -> Gate:
     return gate
 
 
+def is_search(request: tuple[str, dict[str, Any]]) -> bool:
+    return request[1].get("name") == "skills_search"
+
+
 @example(NESTED, ["alpha"], SETTINGS[0], REQUESTS)
+@example([NESTED[0], NESTED[2]], ["alpha"], SETTINGS[0], REQUESTS)
 @example(NESTED, ["alpha", "alpha/inner/core"], SETTINGS[0], REQUESTS)
 @settings(max_examples=settings().max_examples // 5, phases=(Phase.explicit, Phase.generate))
 @given(sample_lists(), GRANTS, st.sampled_from(SETTINGS), st.permutations(REQUESTS).map(lambda order: order[:80]))
-def test_gated_registry_answers_like_a_server_without_the_refused_skills(
+def test_restricted_view_answers_like_a_server_with_only_granted_skills(
     samples: list[Sample], patterns: list[str], chosen: Settings, requests: list[tuple[str, dict[str, Any]]]
 ) -> None:
+    """Skills without a grant and those that a gate refuses."""
     granted = [Pattern(pattern) for pattern in patterns]
-    with tempfile.TemporaryDirectory(prefix="views-") as place:
-        folder = Path(place)
-        for root in ("0", "1"):
-            (folder / root).mkdir()
+    grants = [Grant(("local", "token:ann"), tuple(granted)), Grant(("token:bob",), (Pattern("**"),))]
+    searches = [each for each in requests if is_search(each)]
+    requests = [each for each in requests if not is_search(each)]
+    with tempfile.TemporaryDirectory(prefix="views-") as name:
+        roots = [Path(name, root) for root in ("0", "1")]
+        for root in roots:
+            root.mkdir()
         for sample in samples:
-            sample.write(folder)
-        with Registry([folder / "0", folder / "1"], gate=refuse_ungranted(granted)) as gated:
-            paths = published_paths(load_registry(folder / "0", folder / "1"))
+            sample.write(Path(name))
+        whole = load_registry(*roots)
+        paths = published_paths(whole)
+        local, remote = (Views(whole, Grants(grants, local=is_local)) for is_local in (True, False))
+        for answer in answers_over_stdio(local, chosen, searches):  # ranks depend on all skills
+            listed = json.loads(answer)["result"].get("structuredContent", {}).get("skills", ())
+            assert all(any(each.matches(skill["location"][8:-9]) for each in granted) for skill in listed)
+        with Registry(roots, gate=refuse_ungranted(granted)) as gated:
             views = Views(gated)
-            before = answers_over_stdio(views, chosen, requests), answers_over_rpc(views)
-            published = responses_of_discovery(views, paths)
-            remove_ungranted(folder, {path: skill.root for path, skill in gated.snapshot.skills.items()}, granted)
-        part = Views(load_registry(folder / "0", folder / "1"))
-        assert before == (answers_over_stdio(part, chosen, requests), answers_over_rpc(part))
-        assert published == responses_of_discovery(part, paths)
+            answers = [
+                (answers_over_stdio(first, chosen, requests), answers_over_rpc(second), published(second, paths))
+                for first, second in ((local, remote), (views, views))
+            ]
+        remove_ungranted(Path(name), {path: skill.root for path, skill in whole.snapshot.skills.items()}, granted)
+        part = Views(load_registry(*roots))
+        expected = (answers_over_stdio(part, chosen, requests), answers_over_rpc(part), published(part, paths))
+        assert answers == [expected, expected]

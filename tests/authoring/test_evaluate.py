@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.calls import invoke, json_of, refusal, run
+from dispatching import dispatching
 from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.authoring.evaluation import (
     CaseResult,
@@ -30,7 +31,7 @@ from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from tables import each_row
-from wire import DEADLINE, FIXTURES, ROOT, serving, write_skill
+from wire import DEADLINE, FIXTURES, ROOT, write_skill
 
 REFUNDS = "Issue refunds to customers. Use when money is to be paid back."
 NOTES = "Write minutes of meetings. Use when somebody asks what was decided."
@@ -305,9 +306,9 @@ def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tm
     (f"{sys.executable} -c 'import sys; sys.exit(\"it began\\nno key\")'", "ended with 1: no key"),
     (f"{sys.executable} -c 'print(\"{{\")'", "invalid JSON"),
     (f"{sys.executable} -c 'print(\"[1]\")'", "did not print a list of names"),
-    (f"{sys.executable} -c 'import signal; signal.pause()'", "did not answer within 2 s"),
-    ("sh -c 'exec >&- 2>&-; sleep 60'", "did not answer within 2 s"),
-    ("sh -c 'sleep 60 & echo []'", "did not answer within 2 s"),  # its child holds the pipe
+    (f"{sys.executable} -c 'import signal; signal.pause()'", "did not answer within 0.5 s"),
+    ("sh -c 'exec >&- 2>&-; sleep 60'", "did not answer within 0.5 s"),
+    ("sh -c 'sleep 60 & echo []'", "did not answer within 0.5 s"),  # its child holds the pipe
     *((f"sh -c 'yes >&{number}; exit 0'", "wrote more than 4,194,304 bytes") for number in (1, 2)),
     *((f"echo '{{\"skills\": [], \"cost_usd\": {cost}}}'", f"invalid JSON (JSON has no {cost})")
       for cost in ("NaN", "Infinity", "-Infinity", "1e999")),
@@ -316,7 +317,7 @@ def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tm
 ])  # fmt: skip
 def test_failed_judge_is_reported_in_one_line(skills: Path, line: str, message: str) -> None:
     file = write_trigger_set(skills.parent / "refunds.json", ("refunds", True))
-    limits = ("--runs", 1, "--judge-timeout", 2)
+    limits = ("--runs", 1, "--judge-timeout", 0.5 if message.endswith("within 0.5 s") else 60)
     (skills.parent / "no.exe").write_bytes(b"\0")
     (skills.parent / "no.exe").chmod(0o755)
     line = line.replace("{place}", str(skills.parent))
@@ -339,7 +340,7 @@ def test_prompt_ranks_skills(skills: Path) -> None:
 
 
 def test_context_equals_the_texts_that_a_server_sends() -> None:
-    with serving(FIXTURES, opened=False) as wire:
+    with dispatching(FIXTURES, opened=False) as wire:
         first, *others = json_of("context", FIXTURES)["unasked"]
         assert first["text"] == wire.open()["instructions"]
         tools = wire.request("tools/list")["tools"]

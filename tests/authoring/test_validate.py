@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import ntpath
 import os
 import re
 import stat
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -18,9 +16,7 @@ from jsonschema import Draft202012Validator
 from commands.calls import invoke, json_of, refusal, terminal
 from forkserver import Popen
 from mcp_skills_server.authoring.reports import github, gitlab, junit, sarif
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import CODES
-from mcp_skills_server.commands import validate
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation.explanations import EXPLANATIONS, markdown
@@ -200,12 +196,6 @@ def test_comment_with_a_reason_suppresses_a_finding(faulty: Path) -> None:
     assert done.stderr == "mcp-skills-server: 4 findings of these --fix can correct\n"
 
 
-def test_search_for_a_suppression_ends_at_a_drive_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validate, "os", SimpleNamespace(path=ntpath))
-    find_reason = validate._suppression_of(Registry([tmp_path]), [])
-    assert find_reason(Problem("e", "error", "bad", "", None, "C:\\skills\\a")) == ""
-
-
 def test_comment_suppresses_findings_in_frontmatter_and_without_a_line(faulty: Path) -> None:
     text = FAULTY.replace("author", "# skill-check: ignore[field-unknown] because our registry reads it\nauthor")
     (faulty / "unused.bin").write_bytes(b"\0")
@@ -241,20 +231,6 @@ def test_fixes_are_shown_and_written_only_with_yes(faulty: Path) -> None:
     assert "nothing that --fix can correct" in invoke("validate", faulty, "--fix", "--yes").stderr
 
 
-@each_row(("before", "after"), [
-    ("allowed-tools: [Read, 'Bash(git:*)']", 'allowed-tools: "Read Bash(git:*)"'), ("license: no", 'license: "no"'),
-    ("description: It's a plan: do it when asked", 'description: "It\'s a plan: do it when asked"'),
-    ("author: 'A. Nother'", "metadata:\n  author: 'A. Nother'"), ("license: MIT\u200b", "license: MIT"),
-    *((text, text) for text in ("author:\n  name: me", "author: |\n  me", "author: &a me", "author: [me]")),
-])  # fmt: skip
-def test_fix_changes_only_the_spelling_of_a_value(tmp_path: Path, before: str, after: str) -> None:
-    head = "" if before.startswith("description") else "description: Does a thing when it is asked to.\n"
-    file = write_skill(tmp_path / "a") / "SKILL.md"
-    file.write_text(f"---\nname: a\n{head}{before}\n---\n\nx\n")
-    invoke("validate", tmp_path, "--fix", "--yes")
-    assert file.read_text() == f"---\nname: a\n{head}{after}\n---\n\nx\n"
-
-
 def test_notes_do_not_change_the_exit_code(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", description="A collection of snippets about ships.")
     done = invoke("validate", tmp_path, "--strict")
@@ -265,14 +241,6 @@ def test_notes_do_not_change_the_exit_code(tmp_path: Path) -> None:
     annotated = invoke("validate", tmp_path, "--format", "github")
     assert annotated.stdout.startswith("::notice file=") and annotated.stdout.count("\n") == 1
     assert annotated.stderr == "1 skill, 0 errors, 0 warnings, 1 note\n"
-
-
-def test_validate_counts_descriptions_that_are_listed_whole(tmp_path: Path) -> None:
-    for number in range(20):
-        write_skill(tmp_path / f"s{number}", description=f"Use when thing {number} is.")
-    for number in range(10):
-        write_skill(tmp_path / f"l{number}", description=f"Does {number}. {'Much more of it. ' * 50}")
-    assert "20 of 30 descriptions stand whole" in invoke("validate", tmp_path).stderr
 
 
 def test_text_is_searched_and_fixed_up_to_1_mib(tmp_path: Path) -> None:
@@ -335,33 +303,6 @@ def test_fixtures_have_no_notes() -> None:
 def test_unused_file_is_found(tmp_path: Path, files: dict[str, str], unused: bool) -> None:
     write_skill(tmp_path / "a", **files)
     assert ("file-unused" in codes(tmp_path)) is unused
-
-
-def fake_secret(prefix: str, length: int) -> str:
-    """Return a secret of this shape that scanners of this repository do not report."""
-    return prefix + ("Qz7Wp2Lm4Tn8Xk5Rd3Vb6Hs1Gj9Fc" * 4)[:length]
-
-
-@each_row(("text", "code"), [
-    *((text, "secret") for text in (
-        fake_secret("ghp_", 36), fake_secret("sk-ant-" + "api03-", 40), fake_secret("glpat-", 20),
-        fake_secret("AI" + "za", 35), "-----BEGIN RSA " + "PRIVATE KEY-----\n" + "MIIE" * 20,
-    )),
-    *((text, "encoded-command") for text in (
-        "echo aGk= | base64 -d | bash", "base64 --decode x | sudo sh", "powershell -enc " + "QUJD" * 8,
-        "exec(base64.b64decode(x))", "eval(atob(x))",
-    )),
-    *((text, None) for text in (
-        "AKIA" + "IOSFODNN7EXAMPLE", "ghp_" + "x" * 36, "sk-ant-your-key-here", "-----BEGIN PRIVATE KEY-----\n...",
-        "base64 -d picture > a.png", "data = base64.b64decode(x)",
-    )),
-])  # fmt: skip
-def test_secret_or_encoded_command_is_found(tmp_path: Path, text: str, code: str | None) -> None:
-    write_skill(tmp_path / "a", body=f"Use {text}\n")
-    found = [each for each in codes(tmp_path) if each in {"secret", "encoded-command"}]
-    assert found == ([code] if code else [])
-    if code == "secret":
-        assert text not in invoke("validate", tmp_path).stdout
 
 
 SCANNER = """

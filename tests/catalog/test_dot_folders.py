@@ -26,14 +26,6 @@ def test_hidden_scans_dot_folders_except_those_of_tools_and_skills(tmp_path: Pat
     assert passed_over(plain) == [PassedOver(str(tmp_path), 3, (".curated", "b/.claude"), True)]
 
 
-def test_refresh_finds_edits_in_scanned_dot_folders(tmp_path: Path) -> None:
-    registry = load_registry(write_files(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
-    write_files(tmp_path, skills(".curated/b") | skills(".curated/a/.no") | {".curated/a/ref.md": "x"})
-    registry.refresh([str(tmp_path / path) for path in (".curated/b", ".curated/a/.no/SKILL.md", ".curated/a/ref.md")])
-    assert valid_paths(registry) == [".curated/a", ".curated/b"]
-    assert list(registry.snapshot.skills[".curated/a"].files) == ["SKILL.md", "ref.md"]
-
-
 def test_link_in_a_dot_folder_to_a_hidden_file_is_not_served(tmp_path: Path) -> None:
     write_files(
         tmp_path, skills(".curated/a") | {".curated/a/guide.md": "x", ".curated/a/.env": "x", ".curated/.key": "x"}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from weakref import ref
 
 import pytest
 
 from catalog.forest import load_registry, skills, write_files
-from mcp_skills_server.catalog.fetched import UNKNOWN, Origins
+from mcp_skills_server.catalog.fetched import UNKNOWN
 from tables import each_row
 
 SITE = "https://example.com"
@@ -36,15 +35,6 @@ def test_fetched_skill_has_its_origin_in_any_root_that_contains_it(tmp_path: Pat
     assert origins(top / "deep/theirs/inner") == {"inner": SITE}
     assert registry.refresh()
     assert registry.snapshot.skills["deep/theirs"].origin == SITE
-
-
-def test_cache_of_origins_is_freed_without_garbage_collection(tmp_path: Path) -> None:
-    """After the first scan `gc.freeze` exempts all objects for ever, also those in cycles."""
-    cache = Origins(str(tmp_path), None)
-    assert cache.of("a/b") is None
-    alive = ref(cache)
-    del cache
-    assert alive() is None
 
 
 def test_record_over_16_mib_gives_an_unknown_origin(tmp_path: Path) -> None:

@@ -16,13 +16,10 @@ from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from catalog.forest import (
     DEADLINE,
     ChangeListener,
-    FakeClock,
     Log,
     Patch,
     hook_reads,
@@ -35,13 +32,11 @@ from catalog.forest import (
 )
 from catalog.watched import serves
 from mcp_skills_server.catalog import disk, scan
-from mcp_skills_server.catalog.index import Index, encode
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.catalog.watch.events import DirectoryEvents
-from mcp_skills_server.commands.opening import OpenedRoots
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.model.digests import digest_of
@@ -285,98 +280,6 @@ def test_concurrent_writers_leave_a_complete_index(top: Path, index: Index, read
     assert read == []
 
 
-def test_edit_saves_only_the_row_of_its_skill(top: Path, index: Index, monkeypatch: Patch) -> None:
-    registry = start(top, index=index)
-    save = Mock(side_effect=lambda _root, _limits, changed, _gone: [each.path for each in changed] == ["one"])
-    monkeypatch.setattr(index, "save", save)
-    registry.save_index()
-    assert not save.called
-    registry.refresh([str(write_files(top / "one", {"SKILL.md": skill_md("one", "version: 2")}))])
-    registry.save_index()
-    registry.save_index()  # nothing is left to save: `save` returned True
-    assert save.call_count == 1
-
-
-@pytest.mark.parametrize("least", [None, 9])
-def test_former_skills_are_not_kept_for_an_index_that_is_not_written(top: Path, tmp_path: Path, least: int) -> None:
-    registry = load_registry(top, index=Index(tmp_path / "cache", least) if least else None)
-    for number in range(3):
-        registry.refresh([str(write_files(top, skills(f"new-{number}")) / f"new-{number}")])
-        shutil.rmtree(top / f"new-{number}")
-        registry.refresh([str(top / f"new-{number}")])
-    assert registry._states[0].unsaved >= {"new-0", "new-1", "new-2"}
-    registry.save_index()
-    assert registry._states[0].unsaved == {skill.directory for skill in registry.snapshot.skills.values()}
-
-
-def test_former_skills_leave_the_index_of_a_root_that_became_small(top: Path, tmp_path: Path) -> None:
-    index = Index(tmp_path / "cache", len(load_registry(top).snapshot.skills))
-    start(top, index=index)
-    registry = load_registry(top, index=index)
-    for folder in ("outer", "group"):
-        shutil.rmtree(top / folder)
-        registry.refresh()
-        registry.save_index()
-        assert indexed(index, registry).keys() == {each.directory for each in registry.snapshot.skills.values()}
-
-
-def test_save_that_failed_is_repeated_a_minute_later(top: Path, index: Index, monkeypatch: Patch) -> None:
-    """It may take seconds, for which no edit is followed, or all of a full disk."""
-    clock, save = FakeClock(monkeypatch), Mock(return_value=False)
-    monkeypatch.setattr(index, "save", save)
-    registry = load_registry(top, index=index)
-    registry.save_index()
-    assert save.call_count == 1
-    clock.now += 60
-    save.return_value = True
-    for _ in range(2):
-        registry.save_index()
-    assert save.call_count == 2
-    assert {each.path for each in save.call_args.args[2]} == set(registry.snapshot.skills)
-
-
-def test_end_of_a_server_waits_for_the_save_of_its_index(top: Path, index: Index, monkeypatch: Patch) -> None:
-    saving, may_save, stopped, real_save = threading.Event(), threading.Event(), threading.Event(), index.save
-
-    def save(*arguments: Any) -> bool:
-        saving.set()
-        return may_save.wait(DEADLINE) and real_save(*arguments)
-
-    monkeypatch.setattr(index, "save", save)
-    registry = Registry([top], index=index)
-    threads = [threading.Thread(target=registry.load)]
-    threads.append(threading.Thread(target=lambda: OpenedRoots(registry, None).stop() or stopped.set()))
-    threads[0].start()
-    assert saving.wait(DEADLINE) and registry.loaded.is_set()
-    threads[1].start()
-    assert not stopped.wait(0.1)
-    may_save.set()
-    for thread in threads:
-        thread.join(DEADLINE)
-    assert stopped.is_set() and registry.remembered() is not None
-
-
-def test_index_is_written_before_the_watch_is_armed(top: Path, index: Index, monkeypatch: Patch) -> None:
-    """A host may end its server within a second, and arming 1,000 folders takes half of one."""
-    arming, may_arm = threading.Event(), threading.Event()
-
-    def arm(_: DirectoryEvents) -> set[str]:
-        arming.set()
-        may_arm.wait(DEADLINE)
-        return set()
-
-    monkeypatch.setattr(DirectoryEvents, "arm", arm)
-    registry = Registry([top], index=index)
-    with Watcher(registry):
-        try:
-            assert arming.wait(DEADLINE)
-            saved = Index(index.path.parent, index.least).skills(registry.roots[0], registry.limits)
-            assert saved is not None
-            assert saved.keys() == {skill.directory for skill in registry.snapshot.skills.values()}
-        finally:
-            may_arm.set()
-
-
 def test_watcher_saves_the_index_and_the_next_one_loads_it(top: Path, index: Index, monkeypatch: Patch) -> None:
     saved, real_save, parse = threading.Event(), index.save, Mock(wraps=scan.read_skill_md)
     monkeypatch.setattr(index, "save", lambda *arguments: real_save(*arguments) and saved.set())
@@ -415,14 +318,6 @@ def test_locked_index_is_skipped(top: Path, index: Index, monkeypatch: Patch, ca
     lines = [line for line in caplog.messages if line.startswith("the index ")]
     assert lines
     assert all("cannot be used now" in line for line in lines)
-
-
-def test_row_of_a_skill_with_a_number_of_5000_digits_is_valid_json(top: Path) -> None:
-    write_files(top, {"one/SKILL.md": skill_md("one", f"huge: {'9' * 5000}")})
-    for skill in load_registry(top).snapshot.skills.values():
-        row = encode(skill)
-        assert row is not None
-        assert json.loads(row)[0] == skill.directory
 
 
 def test_remembered_skills_come_from_the_index_without_a_scan(top: Path, index: Index) -> None:
@@ -527,22 +422,3 @@ def test_change_between_two_starts_is_found(top: Path, index: Index, change: str
     again = start(top, index=index)
     assert state_of(again) == state_of(load_registry(top))
     assert state_of(load_registry(top, index=index)) == state_of(load_registry(top))
-
-
-@example([CHANGES[name] for name in ("link to a directory", "link to a skill", "recreate")], 0)
-@given(st.lists(st.sampled_from([*CHANGES.values()]), max_size=4, unique=True), st.integers(0, 4))
-def test_successive_changes_with_starts_in_between_are_found(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[Callable[[Path], None]], starts: int
-) -> None:
-    base = tmp_path_factory.mktemp("changes")
-    top, index = write_files(base / "root", FILES), Index(base / "index", least=1)
-    start(top, index=index)
-    for number, change in enumerate(changes):
-        try:
-            change(top)
-        except OSError:  # an earlier change removed the file
-            continue
-        if number < starts:
-            start(top, index=index)
-    assert state_of(load_registry(top, index=index)) == state_of(load_registry(top))
-    shutil.rmtree(base)

@@ -93,21 +93,6 @@ def test_gate_that_refuses_other_skills_than_before_leaves_the_revision(copy: Co
         assert copy.revision == "one"
 
 
-def test_skill_that_another_root_hides_or_not_leaves_the_revision_of_its_root(tmp_path: Path) -> None:
-    first, second = (write_files(tmp_path / name, skills("a")) for name in ("first", "second"))
-    registry = Registry([MirroredRoot(str(root), f"https://{root.name}.example") for root in (first, second)])
-    for root in (first, second):
-        registry.note(str(root), "one", ())
-    registry.load()
-    shutil.rmtree(first / "a")
-    registry.note(str(first), "two", (), ["a"])
-    assert registry.snapshot.skills["a"].root == 1
-    write_files(first, skills("a"))
-    registry.note(str(first), "three", (), ["a"])
-    assert registry.snapshot.skills["a"].root == 0
-    assert [root.revision for root in registry.roots] == ["three", "one"]
-
-
 def test_handed_over_skill_passes_the_gate(copy: Copy) -> None:
     copy.refused = {"c"}
     write_files(copy.place, skills("c", "d"))

@@ -13,7 +13,6 @@ from catalog.forest import ChangeListener, Patch, load_registry, run_concurrentl
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import Standing
 from mcp_skills_server.model.digests import digest_of
 from tables import each_row
 
@@ -95,21 +94,6 @@ def test_refresh_of_touched_files_keeps_the_snapshot(tmp_path: Path) -> None:
     assert registry.snapshot is snapshot
     assert listener.all == []
     assert registry.read(snapshot.skills["a"].files["ref.md"]) == b"x"
-
-
-def test_file_and_links_to_it_share_one_object(tmp_path: Path) -> None:
-    write_files(tmp_path, {"one/README.md": skill_md("one"), "one/z/ref.md": "x"})
-    (tmp_path / "one/SKILL.md").symlink_to("README.md")
-    (tmp_path / "one/a.md").symlink_to("z/ref.md")
-    registry = load_registry(tmp_path)
-    one = registry.snapshot.skills["one"]
-    assert one.standing is Standing.VALID
-    assert one.files["SKILL.md"] is one.files["README.md"]
-    assert one.files["a.md"] is one.files["z/ref.md"]
-    assert not registry.refresh()
-    write_files(tmp_path, {"one/z/ref.md": "other"})
-    assert registry.refresh([str(tmp_path / "one/z/ref.md")]).files == {("one", "a.md"), ("one", "z/ref.md")}
-    assert not registry.refresh()
 
 
 def test_rescan_of_a_settled_tree_opens_no_file(tmp_path: Path, monkeypatch: Patch) -> None:

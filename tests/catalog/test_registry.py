@@ -132,12 +132,6 @@ def test_deferred_changes_stay_deferred_when_only_problems_change(tmp_path: Path
     assert [each.after.keys() for each in listener.all] == [{"a"}]
 
 
-def test_problems_are_sorted_by_place(tmp_path: Path) -> None:
-    write_files(tmp_path, {"b/SKILL.md": "x", "a/SKILL.md": skill_md("z"), "c/skill.md": "x"} | skills("ok"))
-    reported = [(Path(problem.path).parent.name, problem.code) for problem in load_registry(tmp_path).problems()]
-    assert reported == [("a", "name-mismatch"), ("b", "frontmatter-missing"), ("c", "skill-md-case")]
-
-
 @pytest.mark.requirement("S40-37")
 def test_shared_name_is_reported_for_each_skill_in_a_bounded_line(tmp_path: Path) -> None:
     """With all others in each line, 2,000 skills of one name made `validate` print 90 MB."""
@@ -334,23 +328,6 @@ def test_incremental_refresh_equals_a_fresh_scan(steps: list[list[Operation]], *
             assert not registry.refresh()
             assert all(registry.snapshot.skills[path] is skill for path, skill in after.items())
             assert visible_state(registry) == fresh
-
-
-# `rescanned` is the directory that a change at `location` makes the registry scan again.
-@each_row(("location", "rescanned"), [
-    *((each, each) for each in ("", "d", "d/e", "new", "empty")),
-    *((each, "a") for each in ("a", "a/x.md", "a/b", "a/b/SKILL.md", "a/gone/x.md")),
-    *((f"new/{name}", "new") for name in ("SKILL.md", "skill.MD", "pyvenv.cfg")), ("SKILL.md", ""),
-    ("d/e/f/x.md", "d/e/f"),
-    *((each, None) for each in ("ab/x.md", "new.md", "gone", ".git", "node_modules/a/SKILL.md")),
-])  # fmt: skip
-def test_change_rescans_the_outermost_skill_or_a_possible_skill(
-    tmp_path: Path, location: str, rescanned: str | None
-) -> None:
-    write_files(tmp_path, skills("a", "a/b", "d/e/f") | {"new/x.md": "", "empty/x.md": "", "ab/x.md": "", "new.md": ""})
-    assert load_registry(tmp_path)._states[0].touched(str(tmp_path / location)) == rescanned
-    write_files(tmp_path, {"SKILL.md": skill_md(tmp_path.name)})
-    assert load_registry(tmp_path)._states[0].touched(str(tmp_path / "a/x.md")) == "", "the root is a skill"
 
 
 def test_registry_is_loaded_when_entered_and_readable_after_exit(tmp_path: Path) -> None:

@@ -40,15 +40,6 @@ def test_first_scan_is_summarized_in_one_line_even_without_skills(tmp_path: Path
     assert caplog.messages == [first, f"serving 0 skills from {two}", "skill a: added"]
 
 
-def test_each_of_several_roots_without_skills_is_named(tmp_path: Path, caplog: Log) -> None:
-    write_files(tmp_path, {"empty/notes.md": "x", "hidden/.x/a/SKILL.md": skill_md("a")} | skills("full/b"))
-    reported(*(tmp_path / name for name in ("empty", "hidden", "full")))
-    first, dotted, empty = caplog.messages
-    assert first.startswith("serving 1 skill from ")
-    assert dotted.startswith(f"{tmp_path}/hidden: 1 skill in folders")
-    assert empty == f"{tmp_path}/empty: no skill: no folder there has a SKILL.md"
-
-
 @pytest.mark.requirement("ASG-9", "ASG-17", "ASG-18", "X-2")
 def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Path, caplog: Log) -> None:
     colon = "---\nname: colon\ndescription: Use this: for tests\n---\n"  # a warning that unlists the skill
@@ -194,15 +185,6 @@ def test_removed_target_of_a_link_is_logged(tmp_path: Path, caplog: Log) -> None
     registry = reported(root)
     shutil.rmtree(tmp_path / ".agents/a")
     assert refreshed(caplog, registry) == [("INFO", f"skill a: removed: {root}/a is a link that is not followed")]
-
-
-def test_link_is_no_reason_for_a_removed_skill_behind_it(tmp_path: Path, caplog: Log) -> None:
-    write_files(tmp_path, skills("far/a", "far/a/inner"))
-    root = write_files(tmp_path / "root", {})
-    (root / "a").symlink_to(tmp_path / "far/a")
-    registry = reported(root)
-    shutil.rmtree(tmp_path / "far/a/inner")
-    assert ("INFO", "skill a/inner: removed: its folder is gone") in refreshed(caplog, registry)
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")

@@ -6,8 +6,6 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import Mock
@@ -169,22 +167,6 @@ def test_only_a_regular_file_marks_a_virtual_environment_in_every_scan(tmp_path:
     for path in ("dir/one", "link/two", "venv/three", "venv-too"):
         registry.refresh([str(tmp_path / path)])
         assert_served(registry, ["dir/one", "link/two"], problems=["link-outside"])
-
-
-def test_other_order_of_a_folder_is_no_change(tmp_path: Path, monkeypatch: Patch) -> None:
-    """A file system may list a name elsewhere after its file or folder was replaced."""
-    write_files(tmp_path, skills("one", "one/a", "one/b"))
-    for name in ("c", "d"):
-        (tmp_path / "one" / name).symlink_to("nowhere")
-    registry, real_scandir = load_registry(tmp_path), os.scandir
-
-    @contextmanager
-    def scandir(path: Any) -> Iterator[Any]:
-        with real_scandir(path) as entries:
-            yield reversed(list(entries))
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    assert not registry.refresh()
 
 
 @pytest.mark.requirement("X-2", "S40-5")

@@ -74,15 +74,6 @@ def test_nested_skill_needs_a_grant_of_its_own(folder: Path) -> None:
     assert inner.skills["a/in"] is registry.snapshot.skills["a/in"]
 
 
-def test_problem_in_a_withheld_nested_skill_is_hidden_from_outer_skill(folder: Path) -> None:
-    (folder / "a" / "in" / "away").symlink_to("/etc")
-    registry = load_registry(folder)
-    assert any("in/away" in each.message for each in registry.snapshot.skills["a"].problems)
-    outer = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
-    assert outer.problems == ()
-    assert outer.standing is Standing.VALID
-
-
 @each_row(("link", "target"), [
     (link, each)
     for link in ("notes.md", "SKILL.md", "sub/notes.md")

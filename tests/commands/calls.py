@@ -14,12 +14,19 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 import forkserver
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli, main
+from mcp_skills_server.commands.fields import takes
+from mcp_skills_server.commands.opening import OpenedRoots, make_watcher, open_served
+from mcp_skills_server.commands.options import optional_roots
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.model import Standing
 from wire import COMMAND, DEADLINE, ROOT
 
 
@@ -93,10 +100,36 @@ def refusal(*words: object) -> str:
     return str(done.exception)
 
 
-class Terminal:
-    """A process on a pseudoterminal of 90 columns, and its output; `streams` redirects streams."""
+@click.command()
+@optional_roots
+@takes(ServeOptions)
+def _open(options: ServeOptions, roots: tuple[str, ...]) -> tuple[OpenedRoots, ServeOptions]:
+    return open_served(roots, options), options
 
-    def __init__(self, *words: object, cwd: Path, environment: dict[str, str], **streams: int) -> None:
+
+@contextmanager
+def opened(*words: object) -> Iterator[Registry]:
+    """Open, load and follow the roots of `serve` with these words, in this process and without a client."""
+    roots, options = _open.main([*map(str, words)], standalone_mode=False)
+    roots.start(options.first_load)
+    try:
+        with make_watcher(roots.registry, options) or roots.registry:
+            yield roots.registry
+    finally:
+        roots.stop()
+
+
+def names_served(*words: object) -> list[str]:
+    """Return the sorted names of the skills that `serve` with these words lists."""
+    with opened(*words) as registry:
+        skills = registry.snapshot.skills
+        return sorted(skills[path].name for path in registry.snapshot.paths(Standing.VALID))
+
+
+class Terminal:
+    """A process on a pseudoterminal of 90 columns, and its output. Ctrl-C ends it if the terminal `controls` it."""
+
+    def __init__(self, *words: object, cwd: Path, environment: dict[str, str], controls: bool) -> None:
         self.controller, terminal = os.openpty()
         termios.tcsetwinsize(terminal, (24, 90))
         launch = (
@@ -105,12 +138,12 @@ class Terminal:
             "os.execvp(sys.argv[1], sys.argv[1:])\n"
         )
         inherited = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", launch, *COMMAND, *map(str, words)],
+        self.process = forkserver.Popen(
+            [*([sys.executable, "-c", launch] if controls else []), *COMMAND, *map(str, words)],
             cwd=cwd,
-            start_new_session=True,
+            start_new_session=controls,
             env={**inherited, **environment},
-            **{"stdin": terminal, "stdout": terminal, "stderr": terminal, **streams},
+            **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
         )
         os.close(terminal)
         self.seen = ""
@@ -138,10 +171,10 @@ class Terminal:
 
 @contextmanager
 def terminal(
-    *words: object, cwd: Path = ROOT, environment: dict[str, str] | None = None, **streams: int
+    *words: object, cwd: Path = ROOT, environment: dict[str, str] | None = None, controls: bool = False
 ) -> Iterator[Terminal]:
     """Run a command on a terminal."""
-    opened = Terminal(*words, cwd=cwd, environment=environment or {}, **streams)
+    opened = Terminal(*words, cwd=cwd, environment=environment or {}, controls=controls)
     try:
         yield opened
     finally:

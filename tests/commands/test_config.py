@@ -354,16 +354,6 @@ def test_grant_that_no_client_can_use_is_refused_with_its_line(tmp_path: Path) -
     assert "c.toml:6: grant.who: no client can prove who it is" in done.stderr
 
 
-def test_warning_begins_with_the_program_name(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "one")
-    (tmp_path / "tokens").write_text("laptop=0123456789abcdef\n")
-    (tmp_path / "tokens").chmod(0o644)
-    text = "roots = ['skills']\ntoken-file = 'tokens'\n[[grant]]\nwho = ['*']\nskills = ['one']\n"
-    (tmp_path / "c.toml").write_text(text)
-    done = run("config", "grants", "token:laptop", "--config", "c.toml", cwd=tmp_path)
-    assert done.stderr.startswith(f"mcp-skills-server: WARNING: {tmp_path}/tokens can be read by every user")
-
-
 @each_row("source", ["link", "two/SKILL.md"])
 def test_source_rules_for_a_symlink_or_a_file_are_refused(tmp_path: Path, source: str) -> None:
     write_skill(tmp_path / "two")

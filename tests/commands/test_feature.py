@@ -19,7 +19,8 @@ from catalog.forest import DEADLINE, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
-from mcp_skills_server.commands.features.replicas import Replicas, SharedState
+from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.services import SharedState
 from mcp_skills_server.commands.features.table import Publishing
 from mcp_skills_server.commands.opening import OpenedRoots
 from mcp_skills_server.commands.runtime_options import (
@@ -45,7 +46,7 @@ from mcp_skills_server.commands.features import table
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.fields import option
 from mcp_skills_server.telemetry.gauge import Gauge
-from mcp_skills_server.web.part import Routes
+from mcp_skills_server.web.part import Part
 
 
 class Methods(Feature, heading="Methods (--transport http)"):
@@ -59,7 +60,7 @@ class Methods(Feature, heading="Methods (--transport http)"):
 
     def part(self, server, http):
         answer = lambda _: PlainTextResponse(" ".join(self.called))
-        return Routes(Route(self.methods, answer))
+        return Part([Route(self.methods, answer)])
 
     def gauges(self):
         return {"skills_methods": Gauge("Called methods.", len(self.called))}
@@ -205,7 +206,8 @@ def test_invalid_embeddings_options_are_reported_in_one_line(
     (PrometheusMetrics(probe_address="127.0.0.1:65536"), "probe-address"),
 ])  # fmt: skip
 def test_feature_that_cannot_work_is_refused(feature: Feature, message: str) -> None:
-    server: Any = SimpleNamespace(over_http=False, runtime=SimpleNamespace(events=Events()))
+    over_http = isinstance(feature, PrometheusMetrics)
+    server: Any = SimpleNamespace(over_http=over_http, runtime=SimpleNamespace(events=Events()))
     with pytest.raises(UsageError, match=message):
         feature.start(server)
 

@@ -50,13 +50,6 @@ def test_fetch_lists_fetches_and_updates(site: Publisher, tmp_path: Path) -> Non
     assert sorted(os.listdir(tmp_path)) == [".mcp-skills", "refunds"]
 
 
-def test_long_description_is_cut_at_100_characters(site: Publisher) -> None:
-    site.add("billing", description="d" * 101)
-    site.add("refunds", description="d" * 100)
-    _, *lines = fetch(site.url, "--list").stdout.splitlines()
-    assert [line.split()[-1] for line in lines] == ["d" * 97 + "...", "d" * 100]
-
-
 def test_update_keeps_the_selection_of_skills(site: Publisher, tmp_path: Path) -> None:
     fetch(site.url, "--output", tmp_path, "--skill", "refunds")
     assert "1 unchanged" in fetch("--output", tmp_path, "--update").stderr

@@ -131,19 +131,6 @@ def test_bounds_and_defaults_of_options_match_the_golden_file() -> None:
     assert GOLDEN_OPTIONS.read_text(encoding="utf-8") == bounds_and_defaults()
 
 
-def test_serve_options_have_their_traits() -> None:
-    traits = {each.name: traits_of(each) for each in commands()["serve"].params}
-
-    def names_with(trait: str, value: object = True) -> set[str | None]:
-        return {name for name, each in traits.items() if getattr(each, trait) == value}
-
-    assert names_with("is_live") == {"token_file", "tokens", "log_level", "refresh"}
-    assert names_with("is_secret") == {"tokens", "refresh_secret", "redis_password"}
-    assert names_with("in_file", value=False) == {"config", "oauth_issuer", "oauth_audience", "oauth_resource"}
-    assert {*traits} - names_with("if_empty", value="") == {"token_file", "tokens", "oauth_issuer", "oauth_audience"}
-    assert {"port", "drain", "redis", "ui"} < names_with("is_http_only") and "tools" not in names_with("is_http_only")
-
-
 SCRIPTS_PAGE = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
 UNITS = {"": 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -194,8 +181,3 @@ def test_settings_of_a_server_do_not_set_options_with_another_meaning(tmp_path: 
     assert not (output / "mcp.json").exists()
     shown = run("install", "codex", tmp_path / "skills", "--dry-run", MCP_SKILLS_CONFIG=str(file))
     assert shown.returncode == 0 and "server.toml" not in shown.stdout
-
-
-@each_row("command", ["push", "package", "scripts approve", "verify", "evaluate", "context", "scripts run", "sign"])
-def test_commands_that_read_roots_take_a_configuration(command: str) -> None:
-    assert "config" in {each.name for each in commands()[command].params}

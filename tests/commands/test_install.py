@@ -109,7 +109,7 @@ EVERY_HOST = each_row("host", HOSTS)
 
 
 def platform_below(folder: Path) -> Platform:
-    return Platform.of("linux", folder / "home", folder / "project", {})
+    return Platform.for_system("linux", folder / "home", folder / "project", {})
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from unittest import mock
 import pytest
 
 from catalog.forest import Patch, load_registry, skill_md, skills, write_files
-from commands.calls import invoke
 from mcp_skills_server.catalog import checks, index
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
@@ -145,17 +144,3 @@ def test_malformed_findings_in_the_index_are_ignored(tmp_path: Path) -> None:
         with closing(sqlite3.connect(kept.path)) as connection, connection:
             connection.execute("UPDATE memo SET value = ?", (value,))
         assert findings(root, Index(tmp_path / "kept", least=1)) == before
-
-
-def test_second_list_prints_the_same_without_a_check(tmp_path: Path, monkeypatch: Patch) -> None:
-    root = write_files(tmp_path / "root", CHECKED)
-    command = ("list", root, "--cache-dir", tmp_path / "cache")
-    first = invoke(*command)
-    assert "2 warnings" in first.stderr or "pipe-to-shell (2)" in first.stderr
-    inspect = mock.Mock(wraps=checks.inspect)
-    monkeypatch.setattr(checks, "inspect", inspect)
-    second = invoke(*command)
-    assert (second.stdout, second.stderr) == (first.stdout, first.stderr)
-    assert not inspect.called
-    write_files(root, {"a/notes.md": "Nothing."})
-    assert "pipe-to-shell (2)" not in invoke(*command).stderr

@@ -7,20 +7,19 @@ import shutil
 import signal
 import sys
 import tarfile
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from commands.calls import exit_code, invoke, refusal
+from commands.calls import exit_code, invoke, names_served, opened, refusal
 from mcp_skills_server.provenance.lock import read
 from sources.fetching import listed_names
 from sources.hostile import mcp_server
 from sources.publishers import skill_md
 from tables import each_row
 from web.http_wire import http_serving
-from wire import Wire, serving, write_skill
+from wire import serving, write_skill
 
 
 @pytest.fixture
@@ -47,14 +46,9 @@ def change_skill(team: Path, name: str = "refunds") -> None:
     write_skill(team / "skills" / name, description="Says something else.", body="See https://new.example/x\n")
 
 
-def serving_locked(team: Path, *options: str | Path) -> AbstractContextManager[Wire]:
-    return serving("--lock", team / "skills.lock", *options)
-
-
 def names_served_frozen(team: Path, *options: str | Path) -> list[str]:
-    """Return the names of the skills of a server with `--lock --frozen`."""
-    with serving_locked(team, "--frozen", *options) as wire:
-        return listed_names(wire)
+    """Return the names of the skills that `serve --lock --frozen` lists."""
+    return names_served("--lock", team / "skills.lock", "--frozen", *options)
 
 
 def test_lock_names_sources_and_skills_and_is_reproducible(team: Path) -> None:
@@ -228,21 +222,19 @@ def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
     ):
         assert output in run(*command.split(), *options).stdout, command
     assert exit_code(run("publish", "--output", "public", *options)) == 0
-    with serving("--config", team / "conf" / "skills.toml", "--frozen") as wire:
-        assert listed_names(wire) == ["greetings", "refunds"]
+    assert names_served("--config", team / "conf" / "skills.toml", "--frozen") == ["greetings", "refunds"]
 
 
-def test_server_serves_only_locked_skills_and_logs_the_others(team: Path) -> None:
+def test_only_locked_skills_are_served_and_the_others_reported(team: Path) -> None:
     run("lock", "skills")
     write_skill(team / "skills" / "new")
-    with serving_locked(team, "--frozen") as wire:
-        assert listed_names(wire) == ["greetings", "refunds"]
-        wire.wait_for_log(b"serving 2 skills")
-        wire.wait_for_log(b"the lock file does not name this skill")
+    with opened("--lock", "skills.lock", "--frozen", "--no-watch") as registry:
+        assert [*registry.snapshot.skills] == ["greetings", "refunds"]
+        assert "the lock file does not name this skill" in str(registry.snapshot.problems)
         change_skill(team)
-        wire.until("notifications/skills/list_changed")
-        assert listed_names(wire) == ["greetings"]
-        wire.wait_for_log(b"its files are not those that the lock file names")
+        registry.refresh()
+        assert [*registry.snapshot.skills] == ["greetings"]
+        assert "its files are not those that the lock file names" in str(registry.snapshot.problems)
     message = refused("serve", "--lock", "skills.lock", "--frozen")
     assert "refunds cannot be served: its files are not those that the lock file names" in message
 
@@ -251,7 +243,7 @@ def test_server_serves_only_locked_skills_and_logs_the_others(team: Path) -> Non
 def test_running_server_reloads_its_lock_file(team: Path) -> None:
     write_skill(team / "more" / "extra")
     run("lock", "skills")
-    with serving_locked(team) as wire:
+    with serving("--lock", team / "skills.lock") as wire:
         change_skill(team)
         shutil.rmtree(team / "skills" / "greetings")
         write_skill(team / "skills" / "new")
@@ -300,8 +292,7 @@ def test_changed_skill_of_replaced_archive_is_not_served(team: Path) -> None:
     moved, changed = run("update", "--check").stdout.splitlines()
     assert len(before) == 64 and changed == "  changed  skills/refunds"
     assert moved.startswith(f"skills.tar.gz: {before[:12]} -> ") and len(moved) == len("skills.tar.gz: ") + 28
-    with serving_locked(team) as wire:
-        assert listed_names(wire) == ["greetings"]
+    assert names_served("--lock", "skills.lock") == ["greetings"]
 
 
 def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) -> None:
@@ -345,7 +336,8 @@ def test_command_of_a_lock_file_is_not_started(team: Path, root: str, names: lis
 def test_command_of_the_command_line_is_served_as_locked(team: Path) -> None:
     given = mcp_server(team, {"good": {"SKILL.md": skill_md("good")}})
     assert exit_code(run("lock", given)) == 0
-    with serving_locked(team, "--cache-dir", team / "cache", "--first-load", "60", given) as wire:
+    options = ("--lock", team / "skills.lock", "--cache-dir", team / "cache", "--first-load", "60")
+    with serving(*options, given) as wire:
         assert listed_names(wire) == ["good"]
 
 

@@ -15,8 +15,9 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.commands.look import clustered
 from mcp_skills_server.model import Problem
 from tables import each_row
-from web.ui.serving import fetch, signed_in, visible_text
-from wire import FIXTURES, serving, write_skill
+from web.in_process import app_serving
+from web.ui.serving import visible_text
+from wire import FIXTURES, write_skill
 
 
 @each_row("command", ["list", "validate"])
@@ -142,7 +143,7 @@ def test_list_install_show_and_validate_report_the_same_problems(tmp_path: Path)
     assert installed.stderr.splitlines()[-1] == summary
 
 
-def test_commands_page_and_log_count_the_same_skills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_and_page_count_the_same_skills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nested skills count, and those that cannot be served; skills in dot folders and duplicates do not."""
     root = tmp_path / ".claude" / "skills"
     for path in ("one", "group/nested/two", "one/inside", ".hidden/three"):
@@ -154,11 +155,9 @@ def test_commands_page_and_log_count_the_same_skills(tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert " 5 skills  mcp-skills-server install HOST " in invoke().stderr
-    with serving(root) as wire:
-        wire.wait_for_log(b"serving 3 of 5 skills from ")
-    with signed_in(root) as (origin, cookie):
-        assert " 5 skills, about " in visible_text(fetch(f"{origin}/ui/", cookie))
-        assert " 5 (2 left out) " in visible_text(fetch(f"{origin}/ui/sources", cookie))
+    with app_serving(root, page=True) as app:
+        assert " 5 skills, about " in visible_text(app.send("GET", "/ui/"))
+        assert " 5 (2 left out) " in visible_text(app.send("GET", "/ui/sources"))
 
 
 @each_row(
@@ -257,18 +256,6 @@ def test_notes_of_one_rule_share_a_line_with_their_count_and_first_places(
     assert len(shown) == len(lines)
     for line, start in zip(shown, lines, strict=True):
         assert line.startswith(start)
-
-
-def test_validate_groups_notes_for_people_and_keeps_each_for_programs(tmp_path: Path) -> None:
-    for name in "abc":
-        write_skill(tmp_path / name, description=f"A collection of snippets about {name}.")
-    words = ("validate", tmp_path, "--select", "description-when")
-    lines = invoke(*words).stdout.splitlines()
-    assert len(lines) == 2 and "3 times: a/SKILL.md:3, b/SKILL.md:3, c/SKILL.md:3; add a sentence" in lines[0]
-    assert len(json_of(*words)["notes"]) == 3
-    (run,) = json.loads(invoke(*words, "--format", "sarif").stdout)["runs"]
-    assert len(run["results"]) == 3
-    assert invoke(*words, "--format", "github").stdout.count("::notice ") == 3
 
 
 ESCAPES = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")

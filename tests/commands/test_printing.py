@@ -25,8 +25,6 @@ from mcp_skills_server.commands import logs
 from mcp_skills_server.commands.logs import ClientLineRateLimit, LineQueue
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.telemetry.events import Events, Request
-from mcp_skills_server.telemetry.log import log_requests
 from tables import each_row
 from wire import DEADLINE, write_skill
 
@@ -214,25 +212,6 @@ class Stream:
 
     def flush(self) -> None:
         pass
-
-
-def test_lines_are_in_the_order_of_events(caplog: pytest.LogCaptureFixture) -> None:
-    stream = Stream()
-    server = Events()
-    logger = logging.getLogger("mcp_skills_server")
-    stream.open.set()
-    caplog.set_level(logging.INFO, logger.name)
-    handler = LineQueue(stream)  # type: ignore[arg-type]
-    logger.addHandler(handler)
-    log_requests(server, logging.INFO)
-    for number in range(50):
-        with server.serving(), Request("mcp", f"request {number}"):
-            pass
-        logging.getLogger("mcp_skills_server.x").warning("warning %d%s", number, ":")
-    logger.removeHandler(handler)
-    handler.close()
-    words = [each.partition(":")[0] for each in stream.text.splitlines()]
-    assert words == [word for number in range(50) for word in (f"request {number}", f"warning {number}")]
 
 
 def test_blocked_stream_delays_nothing_and_dropped_lines_are_counted(

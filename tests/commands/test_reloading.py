@@ -7,18 +7,16 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import pytest
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.tokens import Token, Tokens, read_token_file
+from mcp_skills_server.access.tokens import Tokens, read_token_file
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.cli import cli
@@ -110,21 +108,20 @@ def test_token_reload_disconnects_only_clients_of_removed_tokens(tmp_path: Path,
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
-@pytest.mark.parametrize("name", ["tokens", "c.toml"])
-def test_fifo_in_place_of_a_file_does_not_stop_reloading(config: Path, name: str) -> None:
+def test_fifo_in_place_of_a_file_does_not_stop_reloading(config: Path) -> None:
     tokens = config.with_name("tokens")
     replace(tokens, f"a={OLD}\nb={OTHER}\n")
     with http_serving("--config", config) as server:
-        path = config.with_name(name)
-        text = path.read_text()
-        fifo = config.with_name("fifo")
-        os.mkfifo(fifo)
-        os.replace(fifo, path)
-        send_hangup(server)
-        server.wait_for_log("not a regular file")
-        replace(path, text)
-        send_hangup(server)
-        server.wait_for_log("valid again")
+        for times, path in enumerate((tokens, config), 1):
+            text = path.read_text()
+            fifo = config.with_name("fifo")
+            os.mkfifo(fifo)
+            os.replace(fifo, path)
+            send_hangup(server)
+            server.wait_for_log("not a regular file", times)
+            replace(path, text)
+            send_hangup(server)
+            server.wait_for_log("valid again", times)
         replace(tokens, f"b={OTHER}\n")
         send_hangup(server)
         server.wait_for_log("the tokens were reloaded; there are 1 of them")
@@ -328,32 +325,6 @@ def test_grants_that_return_to_the_file_are_in_force(config: Path, caplog: pytes
     assert caplog.messages == [f"{config}: grant: this takes effect at the next start"]  # of the file without them
 
 
-def test_grants_of_a_server_without_them_wait_for_the_next_start(
-    config: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    replace(config, TEXT)
-    reloading = make_reloading(config)
-    for text in (GRANT, GRANT.replace("**", "open/*")):
-        replace(config, TEXT + text)
-        reloading.reloader.reload()
-        assert reloading.views.permissions(None) is None
-    assert caplog.messages == [f"{config}: grant: this takes effect at the next start"] * 2
-
-
-def test_tokens_that_expire_soon_are_named_and_state_is_one_line(
-    config: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    reloader = make_reloading(config).reloader
-    soon = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat(timespec="seconds")
-    replace(config.with_name("tokens"), f"a={NEW} expires={soon}\n")
-    reloader.reload()
-    assert "tokens expire soon: a (" in caplog.text
-    assert re.fullmatch(r"configuration: read at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", reloader.state())
-    registry = Registry([config.parent / "skills"])
-    context = serve.make_context("serve", [str(config.parent)])
-    assert Reloader(context, Views(registry), OpenedRoots(registry, None)).state() == ""
-
-
 def test_lock_file_whose_source_is_unreachable_is_retried(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -379,27 +350,6 @@ def test_lock_file_whose_source_is_unreachable_is_retried(
         reloader._follow()
     assert reloader.refused == ""
     assert caplog.messages == ["it is unreachable", "the files are valid again, and fully in force"]
-
-
-def test_changed_tokens_do_not_wait_for_a_retry_of_the_lock_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make_reloading(config)
-    answers = ["it is unreachable"]
-    at_retry: list[list[Token]] = []
-
-    def relock(_: OpenedRoots) -> str:
-        if answers:
-            return answers.pop()
-        at_retry.append([*made.tokens])
-        raise SystemExit  # ends `_follow`
-
-    monkeypatch.setattr(OpenedRoots, "relock", relock)
-    monkeypatch.setattr(reloading, "_RETRY_S", 0.0)
-    monkeypatch.setattr(reloading, "_POLL_S", 0.01)
-    made.reloader.reload()
-    replace(config.with_name("tokens"), f"a={NEW}\n")
-    with pytest.raises(SystemExit):
-        made.reloader._follow()
-    assert at_retry == [read_token_file(str(config.with_name("tokens"))).require_valid()]
 
 
 def test_reload_does_not_turn_tokens_on(config: Path) -> None:

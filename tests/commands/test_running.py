@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import subprocess
 import sys
@@ -18,15 +17,16 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.opening import make_watcher
 from mcp_skills_server.commands.options import WatchOptions
-from mcp_skills_server.commands.running import settle_after_load
 from tables import each_row
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 
 
-@each_row("command", [["serve"], ["serve", "--transport", "http"], ["rpc"], ["ui", "--no-open"]])
-@each_row("number", [signal.SIGTERM, signal.SIGINT])
+@each_row(("command", "number"), [
+    (["serve"], signal.SIGTERM), (["serve", "--transport", "http"], signal.SIGINT), (["rpc"], signal.SIGINT),
+    (["ui", "--no-open"], signal.SIGTERM),
+])  # fmt: skip
 def test_signal_during_startup_ends_the_command_with_0(command: list[str], number: signal.Signals) -> None:
     """The signal arrives before the event loop handles it: when the command sets up its log."""
     code = (
@@ -46,23 +46,6 @@ def test_sighup_reloads_unless_the_process_ignores_it() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], timeout=DEADLINE) == b"reload\nend\n"
 
 
-def test_garbage_collector_is_enabled_and_frozen_after_the_first_scan(tmp_path: Path) -> None:
-    tree = write_files(tmp_path / "root", skills("one"))
-    frozen = gc.get_freeze_count()
-    registry = Registry([tree])
-    settle_after_load(registry)
-    try:
-        gc.disable()
-        registry.load()
-        assert gc.isenabled() and gc.get_freeze_count() > frozen
-        gc.disable()
-        write_files(tree, skills("two"))
-        registry.refresh()
-        assert len(registry.snapshot.skills) == 2 and not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 def test_index_is_saved_without_a_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = Index(tmp_path / "index", least=1)
     saved = threading.Event()
@@ -79,7 +62,7 @@ def test_index_is_saved_without_a_watch(tmp_path: Path, monkeypatch: pytest.Monk
     (["acp", "--", "cat"], ["an editor that speaks ACP"], 128 + signal.SIGINT),
 ])  # fmt: skip
 def test_server_at_a_terminal_explains_that_it_waits(words: list[object], hints: list[str], code: int) -> None:
-    with terminal(*words) as screen:
+    with terminal(*words, controls=True) as screen:
         screen.read("Ctrl-C")
         for hint in hints:
             screen.read(hint)
@@ -88,7 +71,7 @@ def test_server_at_a_terminal_explains_that_it_waits(words: list[object], hints:
 
 
 def test_rpc_at_a_terminal_shows_a_request_to_type() -> None:
-    with terminal("rpc", FIXTURES) as screen:
+    with terminal("rpc", FIXTURES, controls=True) as screen:
         screen.read("what it serves")
         assert "Skills Protocol" in screen.seen and "Ctrl-C" in screen.seen
         line = next(line for line in screen.seen.splitlines() if "type {" in line)

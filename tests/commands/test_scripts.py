@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from commands.calls import invoke, json_of, refusal, run, terminal
 from programs import WITH_NETWORK, needs_script_network
 from rpc.build import toml
+from sources.publishers import Publisher
 from tables import each_row
-from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Wire, serving, write_skill
 
 ENTRY = 'entrypoint = "scripts/run.py"\nlanguage = "python"'
@@ -28,9 +28,17 @@ def published(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def site(published: Path) -> Iterator[Server]:
-    with http_serving(published) as server:
-        yield server
+def site(published: Path) -> Iterator[Publisher]:
+    with Publisher() as publisher:
+        pack(publisher, published)
+        yield publisher
+
+
+def pack(site: Publisher, published: Path) -> None:
+    """Publish the skill as it is now."""
+    paths = ("SKILL.md", "scripts/run.py", "skill.toml")
+    site.entries = []
+    site.pack("thing", {path: ((published / "thing" / path).read_bytes(), False) for path in paths})
 
 
 def options(tmp_path: Path) -> list[str]:
@@ -55,13 +63,10 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 @needs_script_network
-def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, tmp_path: Path) -> None:
-    address = f"http://127.0.0.1:{site.port}"
+def test_script_of_a_site_runs_only_as_approved(site: Publisher, published: Path, tmp_path: Path) -> None:
+    address = site.url
     allowed = ["--allow-scripts", *WITH_NETWORK, "--approvals", str(tmp_path / "approvals.json")]
     run("list", address, *options(tmp_path))
-    with serving(address, *options(tmp_path), *allowed) as wire:
-        refused = run_script(wire)
-        assert refused["isError"] and "--allow-scripts-of" in text_of(refused)
     with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", f"{address}/") as wire:
         refused = run_script(wire)
         assert refused["isError"] and "was never approved" in text_of(refused)
@@ -77,32 +82,21 @@ def test_script_of_a_site_runs_only_as_approved(site: Server, published: Path, t
         assert approve(tmp_path, address, "thing").returncode == 0
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
     (published / "thing" / "scripts" / "run.py").write_text("print(2)\n")
-    wait_until_fetched(address, tmp_path, b"print(2)\n")
+    pack(site, published)
     with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", address) as wire:
         refused = run_script(wire)
         assert refused["isError"] and "changed since it was approved on 2" in text_of(refused)
 
 
-def wait_until_fetched(address: str, tmp_path: Path, raw: bytes) -> None:
-    digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-    for _ in range(200):
-        if digest in {each["digest"] for each in json_of("show", address, "thing", *options(tmp_path))["files"]}:
-            return
-    pytest.fail("the site never published the change")
-
-
 @needs_script_network
-def test_script_fetched_into_a_folder_needs_approval(site: Server, tmp_path: Path) -> None:
-    address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
+def test_script_fetched_into_a_folder_needs_approval(site: Publisher, tmp_path: Path) -> None:
+    address, mine = site.url, tmp_path / "mine"
     run("fetch", address, "--output", mine, "--allow-private")
     assert [each["origin"] for each in json_of("list", mine)["skills"]] == [address]
     allowed = ["--allow-scripts", *WITH_NETWORK, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
         assert "was never approved" in text_of(run_script(wire))
         assert approve(tmp_path, str(mine), "thing").returncode == 0
-        assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
-    shutil.copytree(mine / "thing", tmp_path / "own" / "thing")
-    with serving(tmp_path / "own", *allowed) as wire:
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
 
 
@@ -228,15 +222,15 @@ def test_run_passes_stdin_on_as_bytes(reader: Path, size: int, sandbox_mode: str
     (reader / "input").write_bytes(data[:size])
     command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/read.py", "--sandbox", sandbox_mode]
     wanted = f"[]\n{size} {hashlib.sha256(data[:size]).hexdigest()}\n".encode()
-    piped = subprocess.run(command, input=data[:size], capture_output=True, timeout=DEADLINE, check=True)
+    piped = forkserver.run(command, input=data[:size], capture_output=True, timeout=DEADLINE, check=True)
     with open(reader / "input", "rb") as file:
-        redirected = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
+        redirected = forkserver.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
     assert (piped.stdout, redirected.stdout) == (wanted, wanted)
 
 
 def test_script_ends_before_its_stdin_does(reader: Path, sandbox_mode: str) -> None:
     command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/hello.py", "--sandbox", sandbox_mode]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with forkserver.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.wait(DEADLINE) == 3  # its stdin is still open
         assert process.stdin is not None
         process.stdin.close()
@@ -252,7 +246,7 @@ def test_script_cannot_open_the_file_behind_its_stdin(reader: Path, sandbox_mode
     (reader / "greet/scripts/open.py").write_text(code, encoding="utf-8")
     command = [*COMMAND, "scripts", "run", str(reader), "greet", "scripts/open.py", "--sandbox", sandbox_mode]
     with open(reader / "a.csv", "rb") as file:
-        done = subprocess.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
+        done = forkserver.run(command, stdin=file, capture_output=True, timeout=DEADLINE, check=True)
     assert b"pipe:" in done.stdout and b"from" in done.stdout
 
 

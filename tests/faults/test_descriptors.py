@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wire import Era, Wire, WireError, serving, write_skill
+from wire import Wire, WireError, serving, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sets the limit of another process")
 
@@ -44,8 +44,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_unopenable_file_fails_its_request_only(folder: Path, era: Era) -> None:
-    with serving(folder, "--no-watch", era=era) as wire:
+def test_unopenable_file_fails_its_request_only(folder: Path) -> None:
+    with serving(folder, "--no-watch", era="modern") as wire:
         wire.every_skill()  # computes the digests, without which a skill is left out
         assert not wire.call("skills_load", names=["alpha"]).get("isError")  # imports late modules
         with no_descriptors(wire.process.pid):

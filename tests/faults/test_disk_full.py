@@ -1,6 +1,6 @@
 """A full disk: one line that says so, no partial result, and recovery once there is space.
 
-Each scenario runs as a program in its own mount namespace.
+The scenarios of a group run as a program in a mount namespace of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from catalog.watch.test_watcher_limits import NAMESPACE, can_run, run_scenario
 from mcp_skills_server.catalog.index import Index
 from publish.test_static import tree_of
@@ -52,7 +53,7 @@ def fill(disk: Path) -> Path:
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    return forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE)
 
 
 def refused(*arguments: str | Path) -> str:
@@ -240,25 +241,34 @@ def script_without_space_for_its_files_fails(root: Path) -> None:
     assert b"Traceback" not in wire.stderr
 
 
-SCENARIOS = [
-    fetch_skips_only_skill_that_does_not_fit,
-    publish_keeps_tree_whole_and_next_run_completes_it,
-    publish_needs_no_cache,
-    install_keeps_configuration_of_host,
-    new_leaves_no_partial_skill,
-    server_with_full_cache_serves_other_skills,
-    filled_cache_is_served_from_a_read_only_disk,
-    first_copy_that_does_not_fit_is_not_ready,
-    index_is_kept_and_used_once_there_is_space,
-    server_without_space_for_artifacts_answers_503_for_index,
-    pytest.param(script_without_space_for_its_files_fails, marks=pytest.mark.needs_program("bwrap")),
-]
+GROUPS: dict[str, list[Callable[[Path], None]]] = {
+    "commands": [
+        fetch_skips_only_skill_that_does_not_fit,
+        publish_keeps_tree_whole_and_next_run_completes_it,
+        publish_needs_no_cache,
+        install_keeps_configuration_of_host,
+        new_leaves_no_partial_skill,
+        index_is_kept_and_used_once_there_is_space,
+    ],
+    "servers": [
+        server_with_full_cache_serves_other_skills,
+        filled_cache_is_served_from_a_read_only_disk,
+        first_copy_that_does_not_fit_is_not_ready,
+    ],
+    "artifacts": [server_without_space_for_artifacts_answers_503_for_index],
+    "scripts": [script_without_space_for_its_files_fails],
+}
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_full_disk(scenario: Callable[[Path], None], tmp_path: Path) -> None:
-    run_scenario(__file__, scenario.__name__, tmp_path, by=NAMESPACE)
+@pytest.mark.parametrize(
+    "group", ["commands", "servers", "artifacts", pytest.param("scripts", marks=pytest.mark.needs_program("bwrap"))]
+)
+def test_full_disk(group: str, tmp_path: Path) -> None:
+    run_scenario(__file__, group, tmp_path, by=NAMESPACE)
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](Path(sys.argv[2]))
+    for scenario in GROUPS[sys.argv[1]]:
+        scenario_root = Path(sys.argv[2], scenario.__name__)
+        scenario_root.mkdir()
+        scenario(scenario_root)

@@ -9,12 +9,9 @@ import pytest
 
 from faults.killing import Killer, succeed
 from mcp_skills_server.format import archive
-from mcp_skills_server.provenance import lock
 from mcp_skills_server.runtime.scripts import approvals
 from mcp_skills_server.sources.cache import CacheFolder
-from publish.test_static import published_files, tree_of
-from sources.publishers import Publisher, skill_md
-from wire import write_skill
+from sources.publishers import skill_md
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
 
@@ -26,72 +23,6 @@ def age_leftovers(file: Path, folder: Path, *others: str) -> None:
             assert path.name.startswith(f".{file.name}-") and path.name.endswith(".new")
             info = path.stat()
             os.utime(path, (info.st_atime, info.st_mtime - 4_000))
-
-
-def test_lock_file_is_replaced_atomically(tmp_path: Path) -> None:
-    file = tmp_path / "locks" / "skills.lock"
-    file.parent.mkdir()
-    words = ["update", "--lock", str(file), "--cache-dir", str(tmp_path / "cache"), "--allow-private"]
-    killer = Killer(tmp_path, 1)
-    with Publisher() as site:
-
-        def edit(number: int) -> None:
-            for skill in range(3):
-                site.add(f"skill-{skill}", skill_md(f"skill-{skill}", f"Body {number}."))
-
-        edit(-2)
-        succeed("lock", site.url, "--output", str(file), *words[3:])
-        edit(-1)
-        size = killer.measure(*words)
-        for number in range(12):
-            edit(number)
-            before = file.read_bytes()
-            killer.kill(size, *words)
-            lock.read(file)
-            if number % 2:
-                continue  # the next killed run finds the leftovers of this one
-            succeed(*words)
-            assert file.read_bytes() != before
-            assert succeed("update", "--check", *words[1:]) == ""
-        killer.assert_spread()
-        age_leftovers(file, file.parent)
-        edit(-3)
-        succeed(*words)
-    assert os.listdir(file.parent) == [file.name]
-
-
-def test_published_tree_is_replaced_atomically(tmp_path: Path) -> None:
-    root, output = tmp_path / "skills", tmp_path / "public"
-    for number in range(6):
-        write_skill(root / f"skill-{number}", references__a_md="a" * 5_000)
-    words = ["publish", str(root), "--output", str(output), "--keep", "0"]
-    words += ["--cache-dir", str(tmp_path / "cache")]
-    killer = Killer(tmp_path, 2)
-    indexes: set[tuple[bytes | None, bytes | None]] = set()
-
-    def edit(number: int) -> None:
-        for skill in range(6):
-            text = f"{number}" * 5_000
-            write_skill(root / f"skill-{skill}", body=f"Body {number}.", references__a_md=text)
-
-    succeed(*words)
-    edit(-1)
-    size = killer.measure(*words)
-    for number in range(14):
-        edit(number)
-        killer.kill(size, *words)
-        indexes.add(published_files(output))
-        if number % 2:
-            continue
-        succeed(*words)
-        contents = [path.read_bytes() for path in output.rglob("SKILL.md")]
-        assert tree_of(output) is not None
-        assert f"Body {number}." in str(contents)
-        succeed(*words, "--check")
-    assert len(indexes) > 2
-    killer.assert_spread()
-    succeed(*words)
-    succeed(*words, "--check")
 
 
 def test_approvals_are_replaced_atomically(tmp_path: Path) -> None:

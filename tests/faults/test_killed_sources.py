@@ -133,9 +133,9 @@ def test_killed_fetch_of_site_loses_no_skill(tmp_path: Path, into_folder: bool) 
                 site.routes[index] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 
         if into_folder:
-            kill_fetches("sites", site.url, tmp_path, publish, 24, output=tmp_path / "own")
+            kill_fetches("sites", site.url, tmp_path, publish, 12, output=tmp_path / "own")
         else:
-            kill_fetches("sites", site.url, tmp_path, publish, 20, set_offline=set_offline)
+            kill_fetches("sites", site.url, tmp_path, publish, 12, set_offline=set_offline)
 
 
 @pytest.mark.needs_program("git")
@@ -156,7 +156,7 @@ def test_killed_fetch_of_git_source_loses_no_skill(tmp_path: Path) -> None:
         else:
             hidden.rename(upstream.directory)
 
-    kill_fetches("git", f"{upstream.url}#skills", tmp_path, publish, 24, set_offline=set_offline)
+    kill_fetches("git", f"{upstream.url}#skills", tmp_path, publish, 12, set_offline=set_offline)
 
 
 @pytest.mark.needs_program("docker-registry")

@@ -36,7 +36,7 @@ APPLICATIONS = {"linux": ".config", "darwin": "Library/Application Support", "wi
 
 @each_row("system", APPLICATIONS)
 def test_user_and_project_files_are_located_on_each_system(tmp_path: Path, system: str) -> None:
-    platform = Platform.of(system, tmp_path, tmp_path / "project", {})
+    platform = Platform.for_system(system, tmp_path, tmp_path / "project", {})
     desktop = {"claude-desktop": "Claude/claude_desktop_config.json", "vscode": "Code/User/mcp.json"}
     users = {host: f"{APPLICATIONS[system]}/{file}" for host, file in desktop.items()}
     users |= {host: user for host, (user, _) in FILES.items()}
@@ -65,11 +65,11 @@ def test_user_and_project_files_are_located_on_each_system(tmp_path: Path, syste
 def test_environment_variables_move_folders(
     tmp_path: Path, system: str, host: str, environment: dict[str, str], expected: str
 ) -> None:
-    assert location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment)) == tmp_path / expected
+    assert location(HOSTS[host], Platform.for_system(system, tmp_path, tmp_path, environment)) == tmp_path / expected
 
 
 def test_claude_desktop_file_of_a_packaged_application_is_found(tmp_path: Path) -> None:
-    platform = Platform.of("win32", tmp_path, tmp_path, {"LOCALAPPDATA": str(tmp_path / "local")})
+    platform = Platform.for_system("win32", tmp_path, tmp_path, {"LOCALAPPDATA": str(tmp_path / "local")})
     row = HOSTS["claude-desktop"]
     inside = "LocalCache/Roaming/Claude/claude_desktop_config.json"
     first, second = (tmp_path / "local" / "Packages" / name for name in ("Claude_abc", "Claude_xyz"))

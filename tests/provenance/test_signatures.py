@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_signing import hashing, signing
 
+from commands.calls import names_served, opened
 from dialects.build import JSON
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
@@ -29,7 +30,7 @@ from mcp_skills_server.provenance import signatures
 from mcp_skills_server.provenance.lock import read as read_lock
 from mcp_skills_server.provenance.signatures import Identity, SignatureGate, UnsignedError, Verifier, sign
 from tables import each_row
-from wire import Wire, serving, write_skill
+from wire import write_skill
 
 SKILL = {"SKILL.md": b"---\nname: thing\n---\n", "scripts/run.py": b"print(1)\n", "notes/a.md": b""}
 
@@ -232,10 +233,6 @@ def test_unusable_key_is_refused_with_one_line(
         Verifier([], Identity("me@example.com", "https://accounts.example", path))
 
 
-def served(wire: Wire) -> set[str]:
-    return {each["frontmatter"]["name"] for each in wire.every_skill()}
-
-
 def test_only_signed_skills_are_served(tmp_path: Path, pair: KeyPair) -> None:
     root = tmp_path / "root"
     for name in ("signed", "unsigned", "changed"):
@@ -243,16 +240,15 @@ def test_only_signed_skills_are_served(tmp_path: Path, pair: KeyPair) -> None:
     assert run("sign", str(root / "signed"), "--key", str(pair.private)).stdout == "signed signed\n"
     run("sign", str(root / "changed"), "--key", str(pair.private))
     (root / "changed" / "more.md").write_text("More.\n")
-    with serving(root, "--require-signature", pair.public) as wire:
-        assert served(wire) == {"signed"}
-        for code in (b"signature-missing", b"signature-files"):
-            wire.wait_for_log(code)
+    with opened(root, "--require-signature", pair.public, "--no-watch") as registry:
+        assert [*registry.snapshot.skills] == ["signed"]
+        assert {problem.code for problem in registry.problems()} == {"signature-missing", "signature-files"}
         (root / "changed" / "more.md").unlink()
-        wire.until("notifications/skills/list_changed")
-        assert served(wire) == {"signed", "changed"}
+        registry.refresh()
+        assert [*registry.snapshot.skills] == ["changed", "signed"]
         (root / "signed" / "SKILL.md").write_text("---\nname: signed\ndescription: Other.\n---\n")
-        wire.until("notifications/skills/list_changed")
-        assert served(wire) == {"changed"}
+        registry.refresh()
+        assert [*registry.snapshot.skills] == ["changed"]
     done = CliRunner().invoke(cli, ["serve", str(root), "--require-signature", str(tmp_path / "none")])
     assert isinstance(done.exception, UsageError)
     assert "cannot be read" in str(done.exception)
@@ -409,9 +405,7 @@ def test_config_source_can_require_signatures(tmp_path: Path, pair: KeyPair, mon
     run("sign", "theirs/signed", "--key", str(pair.private))
     key = os.path.relpath(pair.public, tmp_path)
     Path("c.toml").write_text(f"roots = ['own']\n[[source]]\nfrom = 'theirs'\nrequire-signature = ['{key}']\n")
-    with serving("--config", tmp_path / "c.toml") as wire:
-        assert served(wire) == {"mine", "signed"}
-        wire.wait_for_log(b"it has no signature")
+    assert names_served("--config", tmp_path / "c.toml") == ["mine", "signed"]
     left_out = "left out: theirs/unsigned: it has no signature"
     assert left_out in run("lock", "--config", "c.toml").stderr
     assert [[*each.skills] for each in read_lock(Path("skills.lock"))] == [["mine"], ["signed"]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
@@ -293,27 +292,6 @@ def test_spool_reads_whole_blobs_and_ranges() -> None:
     slots = [spool.write(raw) for raw in (b"first", b"", b"second")]
     assert [slot.read() for slot in slots] == [b"first", b"", b"second"]
     assert (slots[2].read(2), slots[2].read(2, 3), slots[2].read(4, 100)) == (b"cond", b"con", b"nd")
-
-
-def test_spool_reuses_space_and_has_no_named_file() -> None:
-    spool = Spool()
-    pages: list[int] = []
-    for _ in range(4):
-        slots = [spool.write(os.urandom(1 << 20)) for _ in range(8)]
-        pages += spool._database.execute("PRAGMA page_count").fetchone()
-        for slot in slots:
-            spool.delete(slot.row)
-    assert max(pages) < 2 * pages[0]
-    assert spool._database.execute("PRAGMA database_list").fetchall() == [(0, "main", "")]
-
-
-def test_spool_is_closed_after_its_last_reader() -> None:
-    slot = Spool().write(b"kept")
-    database = slot.spool._database
-    assert slot.read() == b"kept"
-    del slot
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        database.execute("SELECT 1")
 
 
 def test_spool_is_in_memory_without_a_temporary_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,9 @@ import pytest
 
 from catalog.forest import DEADLINE, load_registry, skill_md, skills, write_files
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import RequestError, StaleFileError
-from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from mcp_skills_server.runtime import active_skills
-from mcp_skills_server.runtime.active_skills import find_active
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.settings import RuntimeSettings
@@ -333,13 +332,6 @@ async def test_unreadable_loaded_skill_can_be_replaced(tmp_path: Path, monkeypat
     assert "Old." not in await session.instructions()
 
 
-async def test_latest_skill_that_vanishes_during_a_call_is_named(session: Session, registry: Registry) -> None:
-    await load(session, "pdf-processing", "refunds")
-    active = await session.loaded.refresh(session._offering)
-    with pytest.raises(RequestError, match="The skill 'acme/billing/refunds' is not loaded"):
-        find_active(session._offering, active, Snapshot({}), None)
-
-
 async def run_both(
     monkeypatch: pytest.MonkeyPatch, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]
 ) -> list[Any]:
@@ -376,23 +368,3 @@ async def test_concurrent_loads_respect_the_limit(tmp_path: Path, monkeypatch: p
     )
     assert len(session.active_skills) == 2
     assert [result.get("isError", False) for result in results].count(True) == 1
-
-
-@each_row(
-    ("tool", "arguments", "expected"),
-    [
-        ("skills_load", {"names": ["b"]}, ["b"]), ("skills_load", {"names": ["b"], "mode": "add"}, ["a", "b"]),
-        ("skills_unload", {"all": True}, []),
-    ],
-)  # fmt: skip
-async def test_load_during_refresh_of_instructions_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], expected: list[str]
-) -> None:
-    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")} | skills("b")))
-    session = Runtime(registry).session()
-    await load(session, "a")
-    (tmp_path / "a" / SKILL_MD).write_text(skill_md("a", body="New."))
-    registry.refresh()
-    await run_both(monkeypatch, session.instructions, lambda: call_tool(session, tool, **arguments))
-    assert session.active_skills == expected
-    assert "Old." not in await session.instructions()

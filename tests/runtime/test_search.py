@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from catalog.forest import load_registry, run_concurrently, skill_md, skills, write_files
+from catalog.forest import load_registry, skill_md, skills, write_files
 from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
@@ -22,7 +18,7 @@ from mcp_skills_server.runtime.search import FUSED, Search, fuse
 from mcp_skills_server.runtime.search_index import SearchIndex
 from mcp_skills_server.runtime.search_text import STOP_WORDS, matched_fields
 from tables import each_row
-from wire import FIXTURES, ROOT
+from wire import FIXTURES
 
 
 def registry(*skills: Skill) -> Registry:
@@ -89,11 +85,6 @@ def test_fields_are_weighted_from_name_to_path() -> None:
     ]
     assert find_among("zebra", *FILLER, *skills) == ["zebra-crossing", "b", "c", "d", "zebra/e"]
     assert find_among("figures", skill("acme/one", title="Quarterly figures"), skill("other/two")) == ["acme/one"]
-
-
-def test_equal_ranks_are_ordered_by_path() -> None:
-    skills = [skill(f"{letter}/tool", description=f"Equal {letter * 4}.") for letter in "cab"]
-    assert find_among("tool", *skills) == find_among("equal", *skills) == ["a/tool", "b/tool", "c/tool"]
 
 
 @each_row(
@@ -275,38 +266,6 @@ def test_updated_index_equals_new_index(states: list[dict[str, list[str]]]) -> N
             assert find(search, query) == find(Search(registry), query)
 
 
-def test_results_do_not_depend_on_hash_seed() -> None:
-    """The order of Python's sets depends on the hash seed of the process."""
-    code = (
-        "from runtime.catalogue import labelled_queries, generated_skills\n"
-        "from runtime.test_search import Search, find, registry\n"
-        "search = Search(registry(*generated_skills(400).values()))\n"
-        "print([find(search, each['query'], 60) for each in labelled_queries()])"
-    )
-    results: set[bytes] = set()
-    for seed in "12":
-        env = {**os.environ, "PYTHONHASHSEED": seed}
-        results.add(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT / "tests", env=env))
-    assert len(results) == 1
-    assert len(results.pop()) > 10_000
-
-
-def test_threads_use_the_index_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Search(registry(skill("tool")))
-    running: list[int] = []
-    follow = SearchIndex.follow
-
-    def follow_slowly(index: SearchIndex, snapshot: Snapshot) -> None:
-        running.append(1)
-        time.sleep(0.01)
-        assert len(running) == 1
-        follow(index, snapshot)
-        running.clear()
-
-    monkeypatch.setattr(SearchIndex, "follow", follow_slowly)
-    run_concurrently(*[lambda: find(search, "tool")] * 3)
-
-
 def test_index_is_rebuilt_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     changing = registry(skill("one"))
     search = Search(changing)
@@ -318,16 +277,6 @@ def test_index_is_rebuilt_after_an_exception(monkeypatch: pytest.MonkeyPatch) ->
             find(search, "two")
     assert find(search, "two") == ["two"]
     assert find(search, "one") == []
-
-
-@each_row(
-    "query",
-    ["", " \t\n", "\0", "a\0b", '"', '"""', "'; DROP TABLE words; --", "name: *", "NOT", "AND OR NOT NEAR(", "one AND",
-     "^one*", "{name}: one", "one + two", "-", "👋🪪", "the of and", "x" * 100_000, "one " * 25_000, "\ud800", "\u0301",
-     "日" * 5_000, "हिन्दी العربية ไทย", "\u00b2\u2460\uff21", "😀" * 50_000],
-)  # fmt: skip
-def test_unusual_query_raises_no_exception(query: str) -> None:
-    assert set(find_among(query, skill("one"), skill("two"))) <= {"one", "two"}
 
 
 @given(st.text(st.characters(), max_size=60))

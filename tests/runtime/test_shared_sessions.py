@@ -7,7 +7,6 @@ import random
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -144,19 +143,6 @@ async def test_concurrent_change_of_another_replica_wins(tree: Path, store: Stor
         await one.call("load", handle, names=["c"])
     assert names(await one.call("list", handle)) == ["b"]
     assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
-
-
-async def test_concurrent_calls_on_one_replica_lose_no_change(tree: Path, store: Store) -> None:
-    one, two = Replica(tree, store), Replica(tree, store)
-    handle = (await one.call("load", names=["a"])).session_id
-    for replica in (one, two):
-        await replica.call("unload", handle, all=True)
-        async with anyio.create_task_group() as group:
-            for name in "abc":
-                group.start_soon(partial(replica.call, "load", handle, names=[name], mode="add"))
-            for _ in range(5):
-                group.start_soon(replica.call, "list", handle)
-        assert sorted(names(await two.call("list", handle))) == ["a", "b", "c"]
 
 
 async def test_known_session_is_read_only_during_store_outage(tree: Path, store: Store) -> None:

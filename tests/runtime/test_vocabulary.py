@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from functools import cache
 from weakref import finalize
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.runtime.search_text import description_words, title_words
-from mcp_skills_server.runtime.vocabulary import Vocabulary, _edit_distance
+from mcp_skills_server.runtime.vocabulary import Vocabulary
 from tables import each_row
 
 
@@ -95,24 +94,6 @@ def test_word_is_known_until_removed_as_often_as_added() -> None:
     assert known.similar("images") == known.corrections("imgae") == []
     known.add({"image"})
     assert known.similar("images") == ["image"]
-
-
-@cache
-def distance(one: str, other: str) -> int:
-    """Return the edit distance by its recursive definition, with transpositions of neighbours."""
-    if not one or not other:
-        return len(one) + len(other)
-    found = min(distance(one[:-1], other) + 1, distance(one, other[:-1]) + 1)
-    found = min(found, distance(one[:-1], other[:-1]) + (one[-1] != other[-1]))
-    if len(one) > 1 and one[-2:] == other[:-3:-1]:
-        found = min(found, distance(one[:-2], other[:-2]) + 1)
-    return found
-
-
-@settings(max_examples=10 * settings().max_examples)
-@given(*[st.text("abc", max_size=6)] * 2)
-def test_edit_distance_is_exact_up_to_two(one: str, other: str) -> None:
-    assert _edit_distance(one, other) == min(distance(one, other), 3)
 
 
 @given(st.from_regex(r"[^\W_]{0,50}", fullmatch=True))

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import shutil
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Set
 from contextlib import asynccontextmanager
@@ -232,23 +231,6 @@ def test_busy_folder_is_not_logged_unlike_other_errors(tmp_path: Path, caplog: p
     assert caplog.messages == ["memo:x: the proxy cannot be used; serving the last copy"]
 
 
-def test_source_is_ready_after_the_registry_scan_and_before_listings_go_on(tmp_path: Path) -> None:
-    """`note` makes the registry scan the folder, and `read_once` ends the wait of listings."""
-    source, follower = make_follower(tmp_path)
-    events: list[tuple[str, bool]] = []
-
-    class RecordingEvent(threading.Event):
-        def set(self) -> None:
-            events.append(("read", follower.state.ready))
-            super().set()
-
-    follower.read_once = RecordingEvent()
-    follower.report_to(lambda revision, _problems, _changed: events.append((revision, follower.state.ready)))
-    source.answers = ["one"]
-    follow(follower)
-    assert events[-2:] == [("one", False), ("read", True)]
-
-
 def test_first_copy_is_ready_once_it_is_whole(tmp_path: Path) -> None:
     source, follower = make_follower(tmp_path)
     source.is_complete, source.answers = False, ["one"]
@@ -315,26 +297,6 @@ class NoticedChanges:
     def take(self) -> list[tuple[str, list[str]]]:
         seen, self.seen = self.seen, []
         return seen
-
-
-def test_registry_receives_changed_copy_with_its_revision(tmp_path: Path) -> None:
-    source, follower = make_follower(tmp_path)
-    noticed = NoticedChanges(follower)
-    for revision in ("one", "two"):
-        source.answers = [revision, revision]
-        for changes in ([(revision, [revision])], []):
-            anyio.run(follower.refresh)
-            assert noticed.take() == changes
-            assert noticed.now == (follower.state.revision, [revision]) == (revision, [revision])
-
-
-def test_only_changed_skill_folders_are_handed_over(tmp_path: Path) -> None:
-    source, follower = make_follower(tmp_path)
-    changed: list[list[str]] = []
-    follower.report_to(lambda _revision, _problems, paths: changed.append(sorted(paths)))
-    source.answers = ["one", "two", "two"]
-    follow(follower)
-    assert changed[-2:] == [["memo"], []]
 
 
 def test_copy_that_another_process_changed_is_read_again(tmp_path: Path) -> None:

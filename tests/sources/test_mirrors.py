@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands.calls import opened
+from dispatching import Direct, dispatching
 from format.archives import Zipped, zipped
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
@@ -27,73 +27,47 @@ from mcp_skills_server.sources.source import SourceSettings
 from sources.fetching import cache_option, run_command
 from sources.publishers import INDEX, Publisher, ReceivedRequest, respond_with
 from tables import each_row
-from web.http_wire import Server, client, http_serving
-from wire import Era, Wire, serving, write_skill
+from web.http_wire import client, http_serving
+from wire import Client, Era, serving, write_skill
 
 ORIGIN = "mcp-skills-server/origin"
-LISTED = "notifications/skills/list_changed"
-
-
-@pytest.fixture
-def published(tmp_path: Path) -> Path:
-    """A folder with two skills, one of several files."""
-    folder = tmp_path / "published"
-    write_skill(folder / "alpha", body="# Alpha\n\nFrom afar.\n")
-    write_skill(folder / "beta", references__guide_md="guide", scripts__run_py="print(1)\n")
-    return folder
-
-
-@pytest.fixture
-def site(published: Path) -> Iterator[Server]:
-    with http_serving(published) as server:
-        yield server
-
-
-def url_of(site: Server) -> str:
-    return f"http://127.0.0.1:{site.port}"
 
 
 def options(tmp_path: Path) -> list[str]:
     return ["--allow-private", "--allow-http", *cache_option(tmp_path)]
 
 
-def skills_by_name(wire: Wire) -> dict[str, dict[str, Any]]:
-    return {skill["frontmatter"]["name"]: skill for skill in wire.every_skill()}
+def skills_by_name(client: Client) -> dict[str, dict[str, Any]]:
+    return {skill["frontmatter"]["name"]: skill for skill in client.every_skill()}
 
 
-def wait_for_skills(wire: Wire, *names: str) -> dict[str, dict[str, Any]]:
-    """Wait until these skills are listed, and return the listing by name."""
-    wire.every_skill()
-    if wire.era == "modern":
-        wire.listen(skillsListChanged=True)
-    while not set(names) <= (skills := skills_by_name(wire)).keys():
-        wire.until(LISTED)
-    return skills
+@contextmanager
+def client_of(*words: str | Path, **how: Any) -> Iterator[Direct]:
+    """A client of `serve` with these words, in this process."""
+    with opened(*words) as registry, dispatching(registry=registry, **how) as direct:
+        yield direct
 
 
-def test_site_and_folder_are_served_together(site: Server, published: Path, tmp_path: Path, era: Era) -> None:
+def test_site_and_folder_are_served_together(site: Publisher, tmp_path: Path, era: Era) -> None:
+    text = site.add("alpha").decode()
     write_skill(tmp_path / "local" / "mine")
-    with serving(url_of(site), tmp_path / "local", *options(tmp_path), era=era) as wire:
-        skills = wait_for_skills(wire, "alpha", "beta", "mine")
-        assert skills["alpha"]["_meta"] == skills["beta"]["_meta"] == {ORIGIN: url_of(site)}
+    with client_of(site.url, tmp_path / "local", *options(tmp_path), era=era) as direct:
+        skills = skills_by_name(direct)
+        assert skills["alpha"]["_meta"] == {ORIGIN: site.url}
         assert "_meta" not in skills["mine"]
-        for name in ("alpha", "beta"):
-            for each in skills[name]["resources"]:
-                (item,) = wire.request("resources/read", {"uri": each["uri"]})["contents"]
-                path = published / each["uri"].removeprefix("skill://")
-                assert item["text"] == path.read_text()
-        listed = {each["uri"]: each for each in wire.request("resources/list")["resources"]}
-        assert listed["skill://alpha/SKILL.md"]["_meta"][ORIGIN] == url_of(site)
-        loaded = wire.call("skills_load", names=["alpha"])
-        assert loaded["structuredContent"]["active_skills"][0]["origin"] == url_of(site)
-        assert f'origin="{url_of(site)}"' in loaded["content"][0]["text"]
+        assert direct.read("skill://alpha/SKILL.md").decode() == text
+        listed = {each["uri"]: each for each in direct.request("resources/list")["resources"]}
+        assert listed["skill://alpha/SKILL.md"]["_meta"][ORIGIN] == site.url
+        loaded = direct.call("skills_load", names=["alpha"])
+        assert loaded["structuredContent"]["active_skills"][0]["origin"] == site.url
+        assert f'origin="{site.url}"' in loaded["content"][0]["text"]
 
 
-def test_site_that_is_down_private_or_given_with_password_is_refused(site: Server, tmp_path: Path) -> None:
+def test_site_that_is_down_private_or_given_with_password_is_refused(site: Publisher, tmp_path: Path) -> None:
     done = run_command("list", "http://127.0.0.1:9", *options(tmp_path), code=2)
     assert not done.stdout
     assert "there is no copy of it" in done.stderr.splitlines()[-1]
-    done = run_command("list", url_of(site), "--cache-dir", str(tmp_path / "cache"), code=2)
+    done = run_command("list", site.url, "--cache-dir", str(tmp_path / "cache"), code=2)
     assert "--allow" in done.stderr
     done = run_command("list", "https://user:very-secret@example.com/", *options(tmp_path), code=2)
     assert "a user name or a password" in done.stderr
@@ -101,20 +75,19 @@ def test_site_that_is_down_private_or_given_with_password_is_refused(site: Serve
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_secret_in_url_reaches_no_client_and_no_log(tmp_path: Path) -> None:
+def test_secret_in_url_reaches_no_client_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "mcp_skills_server")
     with Publisher() as publisher:
         publisher.add("alpha")
         shown = f"{publisher.url}{INDEX}"
         given = f"{shown}?key=very-secret"
-        with serving(given, *options(tmp_path)) as wire:
-            skills = wait_for_skills(wire, "alpha")
-            assert skills["alpha"]["_meta"] == {ORIGIN: shown}
-            replies = [wire.request("resources/list"), wire.request("tools/list")]
-            replies.append(wire.call("skills_list"))
-            replies.append(wire.call("skills_load", names=["alpha"]))
+        with client_of(given, *options(tmp_path)) as direct:
+            assert skills_by_name(direct)["alpha"]["_meta"] == {ORIGIN: shown}
+            replies = [direct.request("resources/list"), direct.request("tools/list")]
+            replies.append(direct.call("skills_list"))
+            replies.append(direct.call("skills_load", names=["alpha"]))
             assert shown in str(replies)
-            assert "very-secret" not in str(replies)
-            wire.kill()
+            assert "very-secret" not in str(replies) + caplog.text
         queries = {path.partition("?")[2] for path in publisher.paths if INDEX in path}
         assert queries == {"key=very-secret"}
         done = run_command("list", given, *options(tmp_path), "--format", "json")
@@ -140,24 +113,18 @@ def write_zip(path: Path, files: Mapping[str, str]) -> Path:
 
 @pytest.mark.requirement("S40-48")
 def test_path_of_archive_reaches_no_client(tmp_path: Path) -> None:
-    files = {"alpha/SKILL.md": skill_text("alpha"), "alpha/scripts/x.py": "print()\n"}
-    one = write_zip(tmp_path / "deep" / "one.zip", files)
+    one = write_zip(tmp_path / "deep" / "one.zip", {"alpha/SKILL.md": skill_text("alpha")})
     two = write_zip(tmp_path / "two.zip", {"beta/SKILL.md": skill_text("beta")})
     run_command("fetch", str(one), "--output", str(tmp_path / "fetched"))
-    # the user root cannot run scripts without a sandbox
-    flags = ("--allow-scripts", "--sandbox", "off") if os.geteuid() else ()
-    with serving(tmp_path / "fetched", one, two, *flags) as wire:
-        skills = wait_for_skills(wire, "beta")
+    with client_of(tmp_path / "fetched", one, two, *cache_option(tmp_path)) as direct:
+        skills = skills_by_name(direct)
         assert skills.keys() == {"alpha", "beta"}
         assert skills["alpha"]["_meta"][ORIGIN] == "one.zip"
         assert skills["beta"]["_meta"][ORIGIN] == "two.zip"
-        replies = [wire.request(f"{kind}/list") for kind in ("resources", "tools", "prompts")]
-        replies.append(wire.request("prompts/get", {"name": "alpha"}))
-        loaded = wire.call("skills_load", names=["alpha", "beta"])
-        replies += [loaded, wire.call("skills_list"), wire.call("skills_search", query="thing")]
-        if flags:
-            session = loaded["structuredContent"]["session"]
-            replies.append(wire.call("skills_run_script", path="alpha/scripts/x.py", session=session))
+        replies = [direct.request(f"{kind}/list") for kind in ("resources", "tools", "prompts")]
+        replies.append(direct.request("prompts/get", {"name": "alpha"}))
+        replies.append(direct.call("skills_load", names=["alpha", "beta"]))
+        replies += [direct.call("skills_list"), direct.call("skills_search", query="thing")]
         assert str(tmp_path) not in json.dumps(replies)
         assert "one.zip" in json.dumps(replies)
 
@@ -219,8 +186,8 @@ def slow_site() -> Iterator[Publisher]:
         yield publisher
 
 
-def test_first_listing_waits_for_unread_source(slow_site: Publisher, tmp_path: Path, era: Era) -> None:
-    with serving(slow_site.url, *options(tmp_path), era=era, opened=False) as wire:
+def test_first_listing_waits_for_unread_source(slow_site: Publisher, tmp_path: Path) -> None:
+    with serving(slow_site.url, *options(tmp_path), era="modern", opened=False) as wire:
         instructions = wire.open()["instructions"]
         assert "alpha" in instructions
         assert "alpha" in str(wire.request("tools/list"))
@@ -230,24 +197,26 @@ def test_first_listing_waits_for_unread_source(slow_site: Publisher, tmp_path: P
         assert b"serving 0" not in wire.stderr
 
 
-def test_first_listing_over_http_waits_for_unread_source(slow_site: Publisher, tmp_path: Path, era: Era) -> None:
-    with http_serving(slow_site.url, *options(tmp_path)) as server, client(server, era) as reader:
+def test_first_listing_over_http_waits_for_unread_source(slow_site: Publisher, tmp_path: Path) -> None:
+    with http_serving(slow_site.url, *options(tmp_path)) as server, client(server, "legacy") as reader:
         assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["alpha"]
         server.until_ready()
 
 
-def test_wait_of_first_listing_is_limited(tmp_path: Path, era: Era) -> None:
+def test_wait_of_first_listing_is_limited(tmp_path: Path, era: Era, caplog: pytest.LogCaptureFixture) -> None:
     with Publisher() as publisher:
         publisher.routes[INDEX] = publisher.stall()
         write_skill(tmp_path / "local/mine")
         arguments = (publisher.url, tmp_path / "local", *options(tmp_path), "--first-load", "0.3")
-        with serving(*arguments, era=era, opened=False) as wire:
-            assert f"Not read yet: {publisher.url}. skills_list shows" in wire.open()["instructions"]
-            assert skills_by_name(wire).keys() == {"mine"}
-            wire.wait_for_log(b"not read within 0.3 seconds")
+        with client_of(*arguments, era=era, opened=False) as direct:
+            assert f"Not read yet: {publisher.url}. skills_list shows" in direct.open()["instructions"]
+            assert skills_by_name(direct).keys() == {"mine"}
+            assert "not read within 0.3 seconds" in caplog.text
             for method in ("skills/list", "tools/list", "prompts/list", "resources/list"):
-                meta = wire.request(method)["_meta"]
+                meta = direct.request(method)["_meta"]
                 assert meta["mcp-skills-server/pending"] == [publisher.url]
+        if era == "legacy":
+            return
         with http_serving(*arguments) as server, client(server, era) as reader:
             assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["mine"]
             assert server.send("GET", "/readyz").status == 503
@@ -281,10 +250,3 @@ def test_git_address_without_prefix_is_corrected(given: str, hint: str, tmp_path
     with pytest.raises(UsageError, match=re.escape(hint)) as caught:
         open_source(given, SourceSettings(tmp_path / "cache"))
     assert "secret" not in str(caught.value)
-
-
-def test_git_source_does_not_import_http_client() -> None:
-    names = "mcp_skills_server.sources.git.source, mcp_skills_server.sources.kinds"
-    code = f"import sys, {names}; print('httpcore2' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import DEFAULT, Mock
 
 import anyio
 import anyio.to_thread
@@ -15,7 +14,6 @@ import pytest
 
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.format import archive
-from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.site import look, refresh
 from mcp_skills_server.sources.source import FetchLimits, UnreachableError
@@ -172,14 +170,6 @@ def test_fetch_has_time_and_connection_limits(site: Publisher, output: Path, con
         fetch(site, output, limits=FetchLimits(total_s=1))
 
 
-def test_progress_is_reported(site: Publisher, output: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    for name in ("a", "b"):
-        site.add(name)
-        anyio.run(refresh, site.url, output, LOCAL, lambda done, total: calls.append((done, total)))
-    assert calls == [(0, 1), (1, 1), (1, 2), (2, 2)]
-
-
 def test_cancelled_fetch_leaves_consistent_folder(site: Publisher, output: Path) -> None:
     site.add("a")
     site.add("b", route=site.stall())
@@ -246,20 +236,6 @@ def test_files_of_skill_of_0_1_0_share_skill_limit(site: Publisher, output: Path
     assert not report.added
     assert not skill_names(output)
     assert fetch(site, output, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
-
-
-def test_skill_that_could_not_be_written_does_not_count_under_limit(
-    site: Publisher, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in "ab":
-        publish_large(site, name)
-    # only the first write fails
-    effects = [OSError(28, "No space left on device"), DEFAULT]
-    write_tree = Mock(wraps=folder.write_tree, side_effect=effects)
-    monkeypatch.setattr(folder, "write_tree", write_tree)
-    report = fetch(site, output, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
-    assert report.added == ("b",)
-    assert "No space left" in report.refused[0].reason
 
 
 def write_archive(path: Path, **bodies: str) -> None:

@@ -21,7 +21,7 @@ from mcp_skills_server.telemetry import audit as audit_module
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
 from web.http_wire import bearer_header, client, http_serving, wait_until
-from wire import Era, WireError, serving, write_skill
+from wire import WireError, serving, write_skill
 
 FULL_DEVICE = Path("/dev/full")
 SECRET = "0123456789abcdef"
@@ -211,11 +211,11 @@ def test_file_that_cannot_be_opened_and_stdout_of_a_protocol_are_refused(tmp_pat
     assert "stdout belongs to the protocol" in refusal("rpc", write_skill(tmp_path / "a"), "--audit-log", "-")
 
 
-def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Era, sandbox_mode: str) -> None:
+def test_stdio_requests_are_recorded_without_content(tmp_path: Path, sandbox_mode: str) -> None:
     folder, file = tmp_path / "skills", tmp_path / "audit"
     write_skill(folder / "a", body="Secret body.", notes_md="other", scripts__x_py="print('ran')\n")
     (folder / "a" / "scripts" / "fail.py").write_text("raise SystemExit(3)\n")
-    with serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
+    with serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
         session = wire.call("skills_load", names=["a"])["structuredContent"]["session"]
         wire.request("resources/read", {"uri": "skill://a/notes.md"})
         result = wire.call("skills_run_script", path="scripts/x.py", session=session, args=["a-secret-argument"])
@@ -248,11 +248,10 @@ def test_stdio_requests_are_recorded_without_content(tmp_path: Path, era: Era, s
         assert content not in text
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_admission_over_http_names_the_host_program(tmp_path: Path, era: Era) -> None:
+def test_admission_over_http_names_the_host_program(tmp_path: Path) -> None:
     skills = write_skill(tmp_path / "skills" / "a")
-    with http_serving(skills, "--audit-log", tmp_path / "audit") as server, client(server, era) as wire:
-        wire.request("server/discover" if era == "modern" else "tools/list")
+    with http_serving(skills, "--audit-log", tmp_path / "audit") as server, client(server, "modern") as wire:
+        wire.request("server/discover")
     admitted = records_of(tmp_path / "audit")[0]
     assert (admitted["event"], admitted["host"]) == ("admit", "wire")
 

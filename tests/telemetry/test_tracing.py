@@ -33,7 +33,7 @@ from mcp_skills_server.telemetry.events import Event, Events, Trace, Use
 from mcp_skills_server.telemetry.tracing import Tracing, _LoggingExporter
 from tables import each_row
 from web.http_wire import JSON, client, http_serving
-from wire import DEADLINE, VERSIONS, Era, serving, write_skill
+from wire import DEADLINE, VERSIONS, serving, write_skill
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
@@ -265,7 +265,7 @@ def test_export_failure_and_recovery_are_logged_once(
 
 
 def test_collector_receives_one_span_per_request_and_the_rest_at_exit(
-    tmp_path: Path, era: Era, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_skill(tmp_path / "a", body=BODY)
     call = b'{"jsonrpc":"2.0","id":"r1","method":"list_skills"}'
@@ -273,24 +273,24 @@ def test_collector_receives_one_span_per_request_and_the_rest_at_exit(
     with collector() as (endpoint, received):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         with http_serving(tmp_path, "--traces") as server:
-            with client(server, era) as mcp:
+            with client(server, "modern") as mcp:
                 mcp.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
             server.send("POST", "/rpc", call, JSON | OTHER_PARENT)
             assert server.signal(signal.SIGTERM)[0] == 0
         request = received.get(timeout=DEADLINE)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-        with serving(tmp_path, "--traces", era=era) as wire:
+        with serving(tmp_path, "--traces", era="legacy") as wire:
             wire.request("skills/list")
             over_stdio: list[Any] = []
             while not over_stdio:  # they arrive in batches
                 over_stdio = spans_named("skills/list", received.get(timeout=DEADLINE))
-    assert [attributes(span)["mcp.protocol.version"] for span in over_stdio] == [VERSIONS[era]]
+    assert [attributes(span)["mcp.protocol.version"] for span in over_stdio] == [VERSIONS["legacy"]]
     (read,) = spans_named("resources/read", request)
     (rpc,) = spans_named("list_skills", request)
     assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE_ID, SPAN_ID)
     of_read = attributes(read)
     assert (of_read["gen_ai.skill.name"], of_read["network.transport"]) == ("a", "tcp")
-    assert of_read["mcp.protocol.version"] == VERSIONS[era]
+    assert of_read["mcp.protocol.version"] == VERSIONS["modern"]
     assert rpc.trace_id.hex() == "a" * 32
     assert attributes(rpc)["jsonrpc.request.id"] == "r1"
     assert {attributes(batch.resource)["service.name"] for batch in request.resource_spans} == {"mcp-skills-server"}

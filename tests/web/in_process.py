@@ -22,16 +22,16 @@ from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.app import McpPart, make_app
+from mcp_skills_server.web.app import make_app, mcp_part
 from mcp_skills_server.web.front import FrontSettings
 from mcp_skills_server.web.mcp import McpEndpoint
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.probes import Probes
-from mcp_skills_server.web.published import Publisher
-from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
+from mcp_skills_server.web.published import publishing_part
+from mcp_skills_server.web.rpc import rpc_part
 from mcp_skills_server.web.sessions import HttpSessions
-from mcp_skills_server.web.ui.app import PagePart
+from mcp_skills_server.web.ui.app import WebPage
 from mcp_skills_server.web.ui.session import PageSessions
 from web.http_wire import Reply, wait_until
 from wire import DEADLINE
@@ -81,12 +81,12 @@ def app_serving(
         attachment = Attachment(registry, chosen, Watcher(registry), runtime, views=views)
         sessions = HttpSessions(partial(McpSession, attachment, era=eras.LEGACY), 1000, 1800)
         parts: list[Part] = [
-            McpPart(attachment, McpEndpoint(attachment, sessions, front.limits.concurrency, 1 << 20)),
-            Publisher(views, front.policy, is_open=False, alone=False, grace_s=grace_s),
-            SkillsProtocolEndpoint(Methods(runtime, views=views), front.limits.rate, 1 << 20),
+            mcp_part(attachment, McpEndpoint(attachment, sessions, front.limits.concurrency, 1 << 20)),
+            publishing_part(views, front.policy, is_open=False, alone=False, grace_s=grace_s),
+            rpc_part(Methods(runtime, views=views), front.limits.rate, 1 << 20),
         ]
         if page:
-            parts.append(PagePart(runtime, chosen, views, PageSessions(front.policy, front.limits.quotas)))
+            parts.append(WebPage(runtime, chosen, views, PageSessions(front.policy, front.limits.quotas)).part())
         app = make_app(parts, Probes(registry, views.is_admin), front, runtime.events)
         stack.callback(_join_search)
         portal = stack.enter_context(start_blocking_portal())

@@ -24,7 +24,7 @@ from mcp_skills_server.web.connections import SLOT
 from mcp_skills_server.web.front import Front, FrontSettings
 from mcp_skills_server.web.open_responses import OpenResponses
 from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.policy import OpenPaths, Policy, Token, make_policy
+from mcp_skills_server.web.policy import Policy, Token, make_policy
 from mcp_skills_server.web.probes import Drain
 from tables import each_row
 from wire import DEADLINE
@@ -375,7 +375,7 @@ def test_expired_token_is_refused_like_unknown_token() -> None:
     ],
 )
 def test_form_is_accepted_only_from_page_of_same_host(origin: str, path: str, status: int) -> None:
-    policy = make_policy("0.0.0.0", ["*"], [], TOKENS).with_paths([OpenPaths(below=("/ui/",), page="/ui/")])
+    policy = replace(make_policy("0.0.0.0", ["*"], [], TOKENS), page="/ui/", open_below=("/ui/",))
     assert status_of(policy, ("host", "s.example"), ("origin", origin), path=path) == status
 
 

@@ -139,7 +139,7 @@ class Conversation:
         for session_id, extension in due.items():
             # A session whose agent update cannot be repeated gets no update of ours.
             with suppress(ValueError):
-                theirs = self._agent_updates.of(session_id)
+                theirs = self._agent_updates.stored(session_id)
                 notifications = acp.notifications(
                     session_id, skills, self._forms, theirs, extension=extension
                 )
@@ -172,7 +172,7 @@ class _AgentUpdates:
         if len(self._texts) > len(acp.KINDS) * _MAX_KEPT:
             self._drop(next(iter(self._texts)))
 
-    def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
+    def stored(self, session_id: str) -> dict[str, Mapping[str, Any]]:
         """Return the updates of a session by kind.
 
         Raises:

@@ -15,7 +15,7 @@ import click
 from mcp_skills_server.authoring import context as contexts
 from mcp_skills_server.authoring import evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, TriggerCase
-from mcp_skills_server.authoring.programs import CommandJudge
+from mcp_skills_server.authoring.judges import CommandJudge
 from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet

@@ -246,8 +246,10 @@ COMMON: Final = frozenset((
 
 def _show_all(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
+        from mcp_skills_server.commands.printing import say_lines
+
         context.meta[_ALL] = True
-        click.echo(context.get_help())
+        say_lines(context.get_help())
         context.exit()
 
 

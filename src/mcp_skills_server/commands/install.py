@@ -280,7 +280,7 @@ def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None)
 def _this_platform() -> Platform:
     """Return the folders of this machine and user."""
     try:
-        return Platform.of(sys.platform, Path.home(), Path.cwd(), os.environ)
+        return Platform.for_system(sys.platform, Path.home(), Path.cwd(), os.environ)
     except RuntimeError:
         raise UsageError("there is no home folder; name the host's file with --config") from None
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.tokens import Token
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.commands.features.feature import HttpServices
+    from mcp_skills_server.commands.features.services import HttpServices
     from mcp_skills_server.commands.opening import OpenedRoots
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.access.grants import EVERYBODY, LOCAL
-from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server, feature_of
+from mcp_skills_server.commands.features.feature import Feature, Server, feature_of
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.features.table import (
     FEATURES,
     OAuth,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.access.principal import Principal
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.web.app import HttpApp
-    from mcp_skills_server.web.part import Part
 
 logger = logging.getLogger(__name__)
 
@@ -150,11 +150,7 @@ def _make_http_services(
     features: tuple[Feature, ...],
     opened: OpenedRoots,
 ) -> HttpServices:
-    """Build what only a server over HTTP has.
-
-    Raises:
-        UsageError: an option is invalid.
-    """
+    """Build what only a server over HTTP has; UsageError says that an option is invalid."""
     from mcp_skills_server.access.quotas import Quotas
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
@@ -226,11 +222,7 @@ def _warn_of_unused(context: click.Context, configuration: Configuration | None)
 
 
 def _serve_http(server: Server, http: HttpServices) -> None:
-    """Serve over HTTP until a signal ends the process.
-
-    Raises:
-        UsageError: an option is invalid.
-    """
+    """Serve over HTTP until a signal ends the process."""
     import anyio
 
     from mcp_skills_server.dialects import wellknown
@@ -259,7 +251,7 @@ def _make_http_app(server: Server, http: HttpServices) -> HttpApp:
     from mcp_skills_server.server.attachment import Attachment
     from mcp_skills_server.server.dispatch import McpSession
     from mcp_skills_server.telemetry.load import Occupancy
-    from mcp_skills_server.web.app import McpPart, make_app
+    from mcp_skills_server.web.app import make_app, mcp_part
     from mcp_skills_server.web.mcp import McpEndpoint
     from mcp_skills_server.web.probes import Probes
     from mcp_skills_server.web.sessions import HttpSessions
@@ -285,14 +277,10 @@ def _make_http_app(server: Server, http: HttpServices) -> HttpApp:
     )
     endpoint = None
     if not server.feature(Publishing).publish_only:
-        endpoint = McpEndpoint(
-            attachment, sessions, http.front.limits.concurrency, options.max_body
-        )
-    parts: list[Part] = [McpPart(attachment, endpoint)]
-    for feature in server.features:
-        part = feature.part(server, http)
-        if part is not None:
-            parts.append(part)
+        concurrency = http.front.limits.concurrency
+        endpoint = McpEndpoint(attachment, sessions, concurrency, options.max_body)
+    of_features = (feature.part(server, http) for feature in server.features)
+    parts = [mcp_part(attachment, endpoint), *filter(None, of_features)]
 
     def may_see_sources(who: Principal | None) -> bool:
         return (who is not None or http.front.policy.is_open) and views.is_admin(who)

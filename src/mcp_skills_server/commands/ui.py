@@ -59,12 +59,12 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.attachment import Attachment
     from mcp_skills_server.server.requests import Settings
-    from mcp_skills_server.web.app import McpPart, make_app
+    from mcp_skills_server.web.app import make_app, mcp_part
     from mcp_skills_server.web.front import FrontSettings
     from mcp_skills_server.web.policy import make_policy
     from mcp_skills_server.web.probes import Probes
     from mcp_skills_server.web.serving import ListenSettings, serve_http
-    from mcp_skills_server.web.ui.app import PagePart
+    from mcp_skills_server.web.ui.app import WebPage
     from mcp_skills_server.web.ui.session import PageSessions
 
     opened = open_served(roots, options)
@@ -84,9 +84,9 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     secret_hash = hashlib.sha256(secret.encode()).digest()
     sessions = PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash)
     states = opened.source_states
-    page = PagePart(runtime, settings, views, sessions, site_states=states, counts=counts)
+    page = WebPage(runtime, settings, views, sessions, site_states=states, counts=counts)
     probes = Probes(registry, lambda _: False, site_states=states)
-    app = make_app([McpPart(attachment), page], probes, front, runtime.events)
+    app = make_app([mcp_part(attachment), page.part()], probes, front, runtime.events)
 
     def listening(url: str) -> None:
         address = f"http://{url}/ui/enter?once={secret}"

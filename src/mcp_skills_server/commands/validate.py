@@ -18,7 +18,7 @@ import click
 from mcp_skills_server.authoring import context as contexts
 from mcp_skills_server.authoring import reports
 from mcp_skills_server.authoring.notes import MAX_TEXT, notes
-from mcp_skills_server.authoring.programs import scan
+from mcp_skills_server.authoring.scanners import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES

@@ -41,7 +41,9 @@ class Platform:
     """Settings of programs that follow the XDG base directories on every system."""
 
     @classmethod
-    def of(cls, system: str, home: Path, project: Path, environment: Mapping[str, str]) -> Platform:
+    def for_system(
+        cls, system: str, home: Path, project: Path, environment: Mapping[str, str]
+    ) -> Platform:
         """Return the folders for a `system`, a value of `sys.platform`."""
 
         def folder(variable: str, otherwise: Path) -> Path:

@@ -64,8 +64,13 @@ def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
             holders[word].append(number)
     overlapping: list[tuple[Skill, Overlap]] = []
     for number, own in enumerate(words):
-        rare = [holders[word] for word in own if len(holders[word]) <= _COMMON]
-        for other in {other for numbers in rare for other in numbers if other > number}:
+        candidates: set[int] = set()
+        for word in own:
+            if len(holders[word]) <= _COMMON:
+                candidates.update(holders[word])
+        for other in candidates:
+            if other <= number:
+                continue  # compared before
             overlap = _overlap(own, skills[other], words[other])
             if overlap.share >= least:
                 overlapping.append((skills[number], overlap))

@@ -34,7 +34,8 @@ _LETTERS: Final = str.maketrans(
 
 def _words_in(name: str) -> frozenset[str]:
     lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
-    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
+    text = " ".join(line for line in lines if not line.startswith("#"))
+    return frozenset(text.split())
 
 
 STOP_WORDS: Final = _words_in("stop_words.txt")
@@ -102,9 +103,8 @@ def description_words(texts: Texts) -> set[str]:
 
 def title_words(texts: Texts) -> set[str]:
     """Return the words of name, title and tags, and the singulars of plurals."""
-    words = {
-        word for text in texts[:3] for word in _WORD.findall(text.lower()) if not word.isdecimal()
-    }
+    text = "\n".join(texts[:3]).lower()
+    words = {word for word in _WORD.findall(text) if not word.isdecimal()}
     return words | {word[:-1] for word in words if len(word) > 4 and word[-1] == "s" != word[-2]}
 
 

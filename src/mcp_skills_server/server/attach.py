@@ -118,10 +118,7 @@ def attach(
         UsageError: `attach` was called before, the server has skills in another protocol, or `when`
             has an unknown value.
     """
-    given = cast("object", registry)
-    if not isinstance(given, Registry):
-        roots = [*cast("list[object]", given)] if isinstance(given, list | tuple) else [given]
-        raise TypeError(f"attach() takes a Registry; write attach(server, Registry({roots!r}))")
+    _check_registry(registry)
     lowlevel = _lowlevel(server)
     if lowlevel in _ATTACHED:
         raise UsageError(
@@ -152,15 +149,26 @@ def attach(
     merged = MergedHandlers(lowlevel, attachment, tool_skills or {}, when)
     merged.add_handlers()
     lowlevel.middleware.extend((partial(sdk.record_event, attachment), merged.middleware))
-    inner = lowlevel.lifespan
+    _extend_lifespan(lowlevel, attachment)
+    return attachment
+
+
+def _check_registry(given: object) -> None:
+    if not isinstance(given, Registry):
+        roots = [*cast("list[object]", given)] if isinstance(given, list | tuple) else [given]
+        raise TypeError(f"attach() takes a Registry; write attach(server, Registry({roots!r}))")
+
+
+def _extend_lifespan(server: Server[Any], attachment: Attachment) -> None:
+    """Run the attachment for as long as the server runs."""
+    inner = server.lifespan
 
     @asynccontextmanager
-    async def lifespan(of: Server[Any]) -> AsyncGenerator[Any]:
-        async with inner(of) as state, attachment.running():
+    async def lifespan(running: Server[Any]) -> AsyncGenerator[Any]:
+        async with inner(running) as state, attachment.running():
             yield state
 
-    lowlevel.lifespan = cast("Callable[[Server[Any]], AbstractAsyncContextManager[Any]]", lifespan)
-    return attachment
+    server.lifespan = cast("Callable[[Server[Any]], AbstractAsyncContextManager[Any]]", lifespan)
 
 
 def _lowlevel(server: object) -> Server[Any]:

@@ -404,7 +404,7 @@ class Mirrors:
     def start(self, first_load: float) -> None:
         """Follow every source in a thread, until `stop`.
 
-        `await_first_read` waits until `first_load` seconds from now for sources never read.
+        Until `first_load` seconds from now, sources that were never read are awaited.
         """
         self._awaited = [follower for follower in self.followers if not follower.read_once.is_set()]
         self._awaited_s, self._awaited_until = first_load, time.monotonic() + first_load

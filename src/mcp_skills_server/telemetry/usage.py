@@ -377,7 +377,7 @@ class Usage:
             return
         self._add(count._replace(action="empty"), event.time)
         text = event.question
-        if text and (text in questions or len(questions) < _MAX_WAITING):
+        if self._keeps_questions and text and (text in questions or len(questions) < _MAX_WAITING):
             questions[text] = questions.get(text, 0) + 1
 
     def _add(self, count: Count, moment: float) -> None:

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import Route, Router
 
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.telemetry.events import Events
@@ -54,40 +54,30 @@ def make_app(
     parts: Sequence[Part], probes: Probes, settings: FrontSettings, publisher: Events
 ) -> HttpApp:
     """Return the application; `publisher` has the events of the server."""
-    routes = [route for part in parts for route in part.routes()]
-    router = Router([*routes, *probes.routes()])
+    router = Router([*(route for part in parts for route in part.routes), *probes.routes()])
     redirect_relatively(router)
-    policy = settings.policy.with_paths(part.open_paths for part in parts)
+    policy = replace(
+        settings.policy,
+        open_at=frozenset().union(*(part.open_at for part in parts)),
+        open_below=tuple(prefix for part in parts for prefix in part.open_below),
+        page=next((part.page for part in parts if part.page is not None), None),
+    )
     front = Front(router, replace(settings, policy=policy), publisher, probes.drain)
     return HttpApp(front, parts, probes)
 
 
-class McpPart(Part):
-    """The catalogue, loaded and kept current, and its MCP endpoint, `/mcp`, if there is one."""
-
-    def __init__(self, attachment: Attachment, endpoint: McpEndpoint | None = None) -> None:
-        self._attachment = attachment
-        self._endpoint = endpoint
-
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return the route of the endpoint."""
-        if self._endpoint is None:
-            return ()
-        return [Route("/mcp", self._endpoint)]
+def mcp_part(attachment: Attachment, endpoint: McpEndpoint | None = None) -> Part:
+    """Return the catalogue, loaded and kept current, and its endpoint, `/mcp`, if there is one."""
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """Notify clients of changes; start the first scan, and then index the skills."""
-        async with self._attachment.running():
-            self._attachment.begin()
-            if self._endpoint is not None and self._attachment.settings.tools:
-                prepare = self._attachment.sessions.runtime.prepare_search
+    async def running() -> AsyncGenerator[None]:
+        async with attachment.running():
+            attachment.begin()
+            if endpoint is not None and attachment.settings.tools:
+                prepare = attachment.sessions.runtime.prepare_search
                 threading.Thread(target=prepare, name="skills-search", daemon=True).start()
             yield
 
-    def end_streams(self) -> None:
-        """End all open streams of clients.
-
-        Listen streams end with their result, as the protocol requires; GET streams with their body.
-        """
-        self._attachment.notifier.close()
+    routes = [] if endpoint is None else [Route("/mcp", endpoint)]
+    # Listen streams end with their result, as the protocol requires; GET streams with their body.
+    return Part(routes, running=running, end_streams=attachment.notifier.close)

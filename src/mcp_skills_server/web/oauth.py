@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mcp_skills_server.access.oauth import WELL_KNOWN, ResourceServer
 from mcp_skills_server.sources.http import Hop, HttpClient
 from mcp_skills_server.sources.source import Bounds
 from mcp_skills_server.web.part import Part
-from mcp_skills_server.web.policy import OpenPaths
 
 _MAX_AGE_S: Final = 300
 _MAX_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 5.0
 
 
-class ResourceMetadata(Part):
-    """Routes of the metadata: the well-known path, and below it the endpoint and the resource."""
+def metadata_part(server: ResourceServer) -> Part:
+    """Return the metadata: at the well-known path, and below it of the endpoint and resource."""
 
-    def __init__(self, server: ResourceServer) -> None:
-        self._server = server
-        paths = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", urlsplit(server.metadata_url).path}
-        self.open_paths = OpenPaths(at=frozenset(paths))
+    async def answer(_: Request) -> JSONResponse:
+        headers = {"Cache-Control": f"public, max-age={_MAX_AGE_S}"}
+        return JSONResponse(server.metadata, headers=headers)
 
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes of the metadata."""
-        paths = sorted(self.open_paths.at)
-        return [Route(path, self._answer, methods=["GET"]) for path in paths]
-
-    async def _answer(self, _: Request) -> JSONResponse:
-        return JSONResponse(
-            self._server.metadata, headers={"Cache-Control": f"public, max-age={_MAX_AGE_S}"}
-        )
+    paths = {WELL_KNOWN, f"{WELL_KNOWN}/mcp", urlsplit(server.metadata_url).path}
+    routes = [Route(path, answer, methods=["GET"]) for path in sorted(paths)]
+    return Part(routes, open_at=frozenset(paths))
 
 
 async def fetch(url: str, form: bytes | None = None) -> tuple[int, bytes]:

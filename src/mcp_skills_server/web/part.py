@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_skills_server.access.principal import LOCAL_REQUESTER, Requester
-from mcp_skills_server.web.policy import OpenPaths
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -22,30 +22,17 @@ def requester(scope: Mapping[str, Any]) -> Requester:
     return scope.get(REQUESTER, LOCAL_REQUESTER)
 
 
+def _end_no_stream() -> None:
+    """Do nothing, for a part without streams."""
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the application. Subclasses override what they need."""
+    """A part of the application: what it opens, and what runs while the application does."""
 
-    open_paths: OpenPaths = OpenPaths()
-    """The paths of the part that need no token."""
-
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes."""
-        return ()
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that is entered while the application runs."""
-        return nullcontext()
-
-    def end_streams(self) -> None:
-        """End every open stream on shutdown."""
-
-
-class Routes(Part):
-    """A part with routes only."""
-
-    def __init__(self, *routes: BaseRoute) -> None:
-        self._routes = routes
-
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes."""
-        return self._routes
+    routes: Sequence[BaseRoute]
+    open_at: frozenset[str] = frozenset()  # paths that need no token
+    open_below: tuple[str, ...] = ()  # prefixes of such paths
+    page: str | None = None  # prefix of the page, which authenticates viewers itself
+    running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    end_streams: Callable[[], None] = _end_no_stream  # at shutdown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token
@@ -22,17 +22,6 @@ _ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
 _ALLOWED_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*+://[^\s/?#]++")
 
 
-class OpenPaths(NamedTuple):
-    """Paths that need no token."""
-
-    at: frozenset[str] = frozenset()
-    below: tuple[str, ...] = ()  # prefixes
-    page: str | None = None  # prefix of the page, which authenticates viewers itself
-
-
-_NO_PATHS: Final = OpenPaths()
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The conditions of admission."""
@@ -41,7 +30,9 @@ class Policy:
     origins: frozenset[str]  # of browsers, beside those of `hosts`; "*" for any
     tokens: Collection[Token] = ()  # with neither these nor `oauth` the server is open
     oauth: ResourceServer | None = None  # verifies the tokens of an issuer
-    open_paths: OpenPaths = _NO_PATHS
+    open_below: tuple[str, ...] = ()  # path prefixes that need no token
+    open_at: frozenset[str] = frozenset()  # paths that need no token
+    page: str | None = None  # path prefix of the page, which authenticates viewers itself
 
     def host_allowed(self, header: str | None) -> bool:
         """Return whether this Host header names the server."""
@@ -65,23 +56,13 @@ class Policy:
             not self.is_open
             and from_host is not None
             and from_host[1].lower() == host.lower()
-            and self.open_paths.page is not None
-            and path.startswith(self.open_paths.page)
+            and self.page is not None
+            and path.startswith(self.page)
         )
 
     def needs_no_token(self, path: str) -> bool:
         """Return whether this path is open to everybody."""
-        paths = self.open_paths
-        return self.is_open or path.startswith(paths.below) or path in paths.at
-
-    def with_paths(self, opened: Iterable[OpenPaths]) -> Policy:
-        """Return the policy of a server whose parts have opened these paths."""
-        at, below, page = set[str](), list[str](), None
-        for paths in opened:
-            at |= paths.at
-            below += paths.below
-            page = page or paths.page
-        return replace(self, open_paths=OpenPaths(frozenset(at), tuple(below), page))
+        return self.is_open or path.startswith(self.open_below) or path in self.open_at
 
     @property
     def is_open(self) -> bool:

@@ -64,10 +64,8 @@ class Probes:
         may_see: whether a principal, None for nobody, may see the locations of sources.
         drain_s: seconds from SIGTERM to shutdown, in which `/readyz` fails.
         site_states: returns the state of each fetched root.
-        status_lines: returns a line for each dependency beside the roots, such as the last reload
-            and Redis; none affects readiness.
-        allow_empty: whether the server is ready although no root had a skill since the start, as
-            with an unmounted volume.
+        status_lines: returns a line for each other dependency; none affects readiness.
+        allow_empty: be ready although no root had a skill yet, as with an unmounted volume.
     """
 
     def __init__(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import FilteredSkills, Views
 from mcp_skills_server.dialects import aicatalog, jsonrpc
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
-from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.server.eras import LEGACY_VERSIONS, MODERN_VERSIONS
@@ -28,63 +26,50 @@ from mcp_skills_server.web.discovery import (
     site_of,
 )
 from mcp_skills_server.web.part import Part
-from mcp_skills_server.web.policy import OpenPaths, Policy
+from mcp_skills_server.web.policy import Policy
 
 _NAME: Final = "mcp-skills-server"
 _CARD_MAX_AGE_S: Final = 300
 
 
-class Publisher(Part):
-    """Endpoints of the documents that a server publishes.
+def publishing_part(
+    views: Views,
+    policy: Policy,
+    root_path: str = "",
+    *,
+    is_open: bool,
+    alone: bool,
+    grace_s: float,
+) -> Part:
+    """Return the endpoints of the documents that a server publishes.
 
     Args:
-        policy: the conditions of admission of the server.
         root_path: the path prefix that clients see.
         is_open: whether the documents need no token, even where MCP does.
         alone: whether only documents are served, and no MCP.
         grace_s: seconds that an artifact stays available after the index drops it.
     """
+    logged = set[str]()
 
-    start_path = DIRECTORY + INDEX
+    def make(skill_set: Registry | FilteredSkills) -> Discovery:
+        keeping = RetentionPolicy(seconds=grace_s)
+        return Discovery(
+            Publication(skill_set, root_path, keeping=keeping),
+            logged,
+            is_public=policy.is_open or is_open,
+            any_origin="*" in policy.origins,
+            has_card=not alone,
+            max_age=min(MAX_AGE_S, int(grace_s)),
+        )
 
-    def __init__(
-        self,
-        views: Views,
-        policy: Policy,
-        root_path: str = "",
-        *,
-        is_open: bool,
-        alone: bool,
-        grace_s: float,
-    ) -> None:
-        at = set[str]()
-        if is_open:
-            at |= {ARD, CATALOG}
-        if not alone:
-            at.add(CARD)
-        self.open_paths = OpenPaths(frozenset(at), PREFIXES if is_open else ())
-        logged = set[str]()
-
-        def make(skill_set: Registry | FilteredSkills) -> Discovery:
-            keeping = RetentionPolicy(seconds=grace_s)
-            return Discovery(
-                Publication(skill_set, root_path, keeping=keeping),
-                logged,
-                is_public=policy.is_open or is_open,
-                any_origin="*" in policy.origins,
-                has_card=not alone,
-                max_age=min(MAX_AGE_S, int(grace_s)),
-            )
-
-        discovery = DiscoveryByGrants(views, make)
-        paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG, ARD]
-        self._routes = [Route(path, discovery) for path in paths]
-        if not alone:
-            self._routes.append(Route(CARD, _card, methods=["GET"]))
-
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes of discovery and, with MCP, of the Server Card."""
-        return self._routes
+    discovery = DiscoveryByGrants(views, make)
+    paths = [*(prefix.rstrip("/") + "{rest:path}" for prefix in PREFIXES), CATALOG, ARD]
+    routes = [Route(path, discovery) for path in paths]
+    open_at = {ARD, CATALOG} if is_open else set[str]()
+    if not alone:
+        routes.append(Route(CARD, _card, methods=["GET"]))
+        open_at.add(CARD)
+    return Part(routes, frozenset(open_at), PREFIXES if is_open else ())
 
 
 def _card(request: Request) -> Response:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mcp_skills_server.access.quotas import Quotas
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.part import Part, requester
-from mcp_skills_server.web.policy import OpenPaths
 from mcp_skills_server.web.rates import count_failure
 from mcp_skills_server.web.refusals import RefusalError
 
@@ -56,46 +55,36 @@ def checked_secret(secret: str) -> bytes:
     return secret.encode()
 
 
-class WebhookEndpoint(Part):
-    """The webhook endpoint, authenticated by a shared secret.
+def webhook_part(secret: bytes, quotas: Quotas, poll_sources: Callable[[], int]) -> Part:
+    """Return the webhook endpoint, authenticated by a shared secret.
 
     `poll_sources` polls all sources, and returns their number.
     """
 
-    open_paths = OpenPaths(at=frozenset((PATH,)))
+    async def refresh(request: Request) -> Response:
+        code = hmac.new(secret, digestmod=hashlib.sha256)
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > _MAX_BYTES:
+                error = f"the body has more than {_MAX_BYTES:,} bytes"
+                return JSONResponse({"error": error}, 413)
+            code.update(chunk)
+        if not _is_known(request, secret, code.hexdigest()):
+            reason = "the signature is missing or does not match the secret"
+            logger.warning("%s: refused: %s", PATH, reason, extra=REPEATS)
+            client = requester(request.scope)
+            emit_refusal(f"POST {PATH}", "webhook-secret", address=client.address)
+            try:
+                count_failure(quotas, client)
+            except RefusalError as over:
+                error = "too many failed signatures; try again later"
+                headers = {"retry-after": str(over.retry_after_s)}
+                return JSONResponse({"error": error}, 429, headers)
+            return JSONResponse({"error": f"{reason}; set the same secret on both sides"}, 401)
+        return JSONResponse({"sources": poll_sources()}, 202)
 
-    def __init__(self, secret: bytes, quotas: Quotas, poll_sources: Callable[[], int]) -> None:
-        self._secret = secret
-        self._quotas = quotas
-        self._poll_sources = poll_sources
-
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return the route of `/refresh`."""
-
-        async def refresh(request: Request) -> Response:
-            code = hmac.new(self._secret, digestmod=hashlib.sha256)
-            size = 0
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > _MAX_BYTES:
-                    error = f"the body has more than {_MAX_BYTES:,} bytes"
-                    return JSONResponse({"error": error}, 413)
-                code.update(chunk)
-            if not _is_known(request, self._secret, code.hexdigest()):
-                reason = "the signature is missing or does not match the secret"
-                logger.warning("%s: refused: %s", PATH, reason, extra=REPEATS)
-                client = requester(request.scope)
-                emit_refusal(f"POST {PATH}", "webhook-secret", address=client.address)
-                try:
-                    count_failure(self._quotas, client)
-                except RefusalError as over:
-                    error = "too many failed signatures; try again later"
-                    headers = {"retry-after": str(over.retry_after_s)}
-                    return JSONResponse({"error": error}, 429, headers)
-                return JSONResponse({"error": f"{reason}; set the same secret on both sides"}, 401)
-            return JSONResponse({"sources": self._poll_sources()}, 202)
-
-        return [Route(PATH, refresh, methods=["POST"])]
+    return Part([Route(PATH, refresh, methods=["POST"])], open_at=frozenset((PATH,)))
 
 
 def _is_known(request: Request, secret: bytes, code: str) -> bool:

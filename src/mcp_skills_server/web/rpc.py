@@ -6,14 +6,13 @@ a call (CSRF). A body is read up to its limit. When the client disconnects, its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
@@ -24,15 +23,10 @@ PATH: Final = "/rpc"
 _JSON: Final = "application/json"
 
 
-class SkillsProtocolEndpoint(Part):
-    """The Skills Protocol endpoint, whose requests hold at most `max_body` bytes."""
-
-    def __init__(self, methods: Methods, rate: RequestRate, max_body: int) -> None:
-        self._endpoint = partial(_answer, Rpc(methods, max_body), rate)
-
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return the route of `/rpc`."""
-        return [Route(PATH, self._endpoint, methods=["POST"])]
+def rpc_part(methods: Methods, rate: RequestRate, max_body: int) -> Part:
+    """Return the Skills Protocol endpoint, whose requests hold at most `max_body` bytes."""
+    endpoint = partial(_answer, Rpc(methods, max_body), rate)
+    return Part([Route(PATH, endpoint, methods=["POST"])])
 
 
 async def _answer(rpc: Rpc, rate: RequestRate, request: Request) -> Response:

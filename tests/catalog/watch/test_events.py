@@ -122,17 +122,6 @@ def test_replaced_directory_is_watched_again_with_those_below(tmp_path: Path, re
     assert_watch_count(0)
 
 
-def test_watch_groups_stay_few_and_lose_no_event_when_merged(tmp_path: Path) -> None:
-    with armed(tmp_path) as events:
-        for number in range(64):
-            write_files(tmp_path, {f"s{number}/SKILL.md": "x"})
-            await_events(events, tmp_path / f"s{number}")
-            assert len(events._groups) <= 8
-        for number in range(64):
-            (tmp_path / f"s{number}/SKILL.md").write_text("y")
-        await_events(events, *(tmp_path / f"s{number}/SKILL.md" for number in range(64)))
-
-
 @each_row(("refusal", "error", "message"), [
     (FileNotFoundError(), WatchLostError, "come and go faster"),
     (OSError("Too many open files (os error 24)"), CannotWatchError, "no inotify instance is left"),

@@ -93,42 +93,6 @@ def test_edits_and_new_moved_or_deleted_directories_are_noticed(tmp_path: Path) 
         listener.until(serves("one"))
 
 
-def test_directory_created_while_its_parent_is_armed_is_watched(tmp_path: Path, monkeypatch: Patch) -> None:
-    """It is created after the scan and before the watch, so it causes no event."""
-    real_opened = events._opened
-
-    def create_and_open(directories: set[str]) -> Any:
-        if str(tmp_path / "new") in directories and not (tmp_path / "new/late").exists():
-            write_files(tmp_path, skills("new/late"))
-        return real_opened(directories)
-
-    with watching(write_files(tmp_path, skills("one"))) as (_, listener):
-        monkeypatch.setattr(events, "_opened", create_and_open)
-        (tmp_path / "new").mkdir()
-        listener.until(serves("new/late", "one"))
-        edit_and_wait(listener, tmp_path, "new/late", 2)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a whole tree has one watch")
-def test_event_that_a_watch_lost_while_another_absorbed_it_is_made_up_for(tmp_path: Path, monkeypatch: Patch) -> None:
-    """watchfiles reads events in a thread of its own, which may lag behind the end of the watch."""
-    real_watch, done = DirectoryEvents._watch, list[str]()
-
-    def watch(source: DirectoryEvents, directories: set[str]) -> set[str]:
-        if not done and str(tmp_path / "new/late") in directories:
-            write_version(tmp_path, "one", 2)
-            while not done:
-                done.extend(path for _, path in events._events_of(source._groups[-1][1], 20))
-        return real_watch(source, directories)
-
-    monkeypatch.setattr(DirectoryEvents, "_watch", watch)
-    with watching(write_files(tmp_path, skills("one"))) as (_, listener):
-        write_files(tmp_path, skills("new/late"))
-        listener.until(serves("new/late", "one"))
-        listener.until(has_version("one", 2))
-    assert str(tmp_path / "one/SKILL.md") in done
-
-
 @pytest.mark.usefixtures("event_source")
 def test_root_that_is_recreated_at_once_stays_watched(tmp_path: Path) -> None:
     """The new directory may have the inode of the old one, but the old watch reports nothing of it."""

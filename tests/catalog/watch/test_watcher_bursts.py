@@ -10,18 +10,17 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from catalog.forest import DEADLINE, Patch, skills, write_files
-from catalog.watched import ScriptedEvents, edit_and_wait, watching
+from catalog.watched import ScriptedEvents
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.watcher import Burst
 from mcp_skills_server.model import Changes
 from tables import each_row
-from wire import Era, Wire, WireError, serving, write_skill
+from wire import Wire, WireError, serving, write_skill
 
 QUIET = 1.0
 """Seconds without a notification after which no more is expected."""
@@ -57,17 +56,13 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_checkout_of_200_files_causes_one_notification_of_each_kind(repository: Path, era: Era) -> None:
-    with serving(repository, era=era) as wire:
+def test_checkout_of_200_files_causes_one_notification_of_each_kind(repository: Path) -> None:
+    with serving(repository) as wire:
         wire.request("skills/list")
-        kinds = KINDS
-        if era == "modern":
-            wire.listen(skillsListChanged=True, resourcesListChanged=True, toolsListChanged=True)
-            kinds = KINDS - {"prompts/list_changed"}
         notifications(wire)
         for branch in ("one", "two"):
             git(repository, "checkout", "-q", branch)
-            assert notifications(wire) == dict.fromkeys(kinds, 1)
+            assert notifications(wire) == dict.fromkeys(KINDS, 1)
 
 
 def test_client_that_reads_during_a_burst_is_notified_once(repository: Path) -> None:
@@ -112,16 +107,6 @@ def test_burst_with_pauses_causes_one_refresh_and_a_later_edit_another(tmp_path:
         assert [refreshes.get(timeout=DEADLINE) for _ in range(2)] == [(5.75, 5), (8.04, 1)]
 
 
-def test_edit_soon_after_a_report_is_debounced_as_a_burst(tmp_path: Path, monkeypatch: Patch) -> None:
-    burst = Mock(wraps=Burst)
-    monkeypatch.setattr(module, "Burst", burst)
-    monkeypatch.setattr(module, "_CALM_S", DEADLINE)
-    with watching(write_files(tmp_path, skills("one"))) as (_, listener):
-        for number in (2, 3):
-            edit_and_wait(listener, tmp_path, "one", number)
-    assert [each.kwargs["lone"] for each in burst.call_args_list] == [True, False]
-
-
 LONE_S, BURST_S, MAX_S = 0.04, 0.25, 3.0
 """Debounce after a lone edit and after a burst, and the longest burst."""
 
@@ -163,24 +148,3 @@ def test_burst_deadline_moves_with_each_event_up_to_the_longest_burst() -> None:
         now += 0.01
         burst.add(["/r/one/SKILL.md", "/r/two/SKILL.md"], now)
     assert now == pytest.approx(100.0 + MAX_S, abs=0.02)
-
-
-def test_edit_is_noticed_while_directories_keep_coming(tmp_path: Path) -> None:
-    files = {f"busy/old{number}/a.md": "a" for number in range(100)}
-    write_files(tmp_path, {**skills("busy", "other"), **files})
-    is_over = threading.Event()
-
-    def make_directories() -> None:
-        number = 0
-        while not is_over.wait(0.004):
-            (tmp_path / f"busy/new{number}").mkdir()
-            number += 1
-
-    with watching(tmp_path) as (_, listener):
-        maker = threading.Thread(target=make_directories)
-        maker.start()
-        try:
-            edit_and_wait(listener, tmp_path, "other", 2)
-        finally:
-            is_over.set()
-            maker.join()

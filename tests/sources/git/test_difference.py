@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
-from mcp_skills_server.sources.folder import FetchedFolder
-from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.records import read_index
-from sources.fetching import QUICK, fetch_to_cache, open_follower, read_tree
+from sources.fetching import QUICK, open_follower, read_tree
 from sources.git.remotes import SUBMODULE, Content, Upstream, link, skill
 from sources.publishers import skill_md
 
@@ -75,34 +72,3 @@ def test_copy_is_that_of_the_whole_commit(seed: int, suffix: str, upstream: Upst
         fresh = open_follower(f"{upstream.url}{suffix}", tmp_path / f"fresh{number}", QUICK)
         anyio.run(fresh.refresh)
         assert state_of(follower) == state_of(fresh), sorted(files)
-
-
-def test_unchanged_skills_are_not_looked_at(
-    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    upstream.commit(skill("alpha") | skill("beta") | skill("gamma"))
-    anyio.run(open_follower(upstream.url, tmp_path, QUICK).refresh)
-    follower = open_follower(upstream.url, tmp_path, QUICK)
-    seen: set[str] = set()
-    look = FetchedFolder.look
-
-    def record_look(folder: FetchedFolder, name: str, *more: Any) -> Any:
-        seen.add(name)
-        return look(folder, name, *more)
-
-    monkeypatch.setattr(FetchedFolder, "look", record_look)
-    anyio.run(follower.refresh)
-    assert not seen
-    upstream.commit(skill("alpha", "Changed.") | skill("beta") | skill("delta"))
-    anyio.run(follower.refresh)
-    assert seen == {f"skills/{name}" for name in ("alpha", "gamma", "delta")}
-
-
-def test_all_skills_are_listed_without_the_trees_of_the_commit_before(upstream: Upstream, tmp_path: Path) -> None:
-    follower = fetch_to_cache(upstream.url, tmp_path / "cache", QUICK)
-    assert isinstance(follower.source, GitFolder)
-    follower.source._repository.clear()
-    upstream.commit(skill("alpha", "Changed."))
-    upstream.git("config", "uploadpack.allowAnySHA1InWant", "true")
-    anyio.run(follower.refresh)
-    assert list(read_tree(follower.path / "skills")) == ["alpha", "alpha/SKILL.md"]

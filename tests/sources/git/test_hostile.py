@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from unittest.mock import Mock
 
 import anyio
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources import grouping
 from mcp_skills_server.sources.source import (
     Bounds,
     FetchLimits,
@@ -114,14 +112,6 @@ def test_repository_of_another_user_in_shared_cache_runs_no_program(upstream: Up
     with pytest.raises(UsageError, match="belongs to another user"):
         fetch_to_cache(upstream.url, cache)
     assert not (tmp_path / "run").exists()
-
-
-def test_each_folder_of_a_tree_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing within its limit can have 60,000 names at the end of a deep chain of trees."""
-    owner = Mock(wraps=grouping._owner)
-    monkeypatch.setattr(grouping, "_owner", owner)
-    grouping.group_by_skill({"s/SKILL.md": 0} | {f"{'a/' * 2000}{number}": 0 for number in range(50)}, hidden=False)
-    assert owner.call_count == 2
 
 
 def test_path_traversal_in_tree_is_never_written(upstream: Upstream, tmp_path: Path) -> None:

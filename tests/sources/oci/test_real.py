@@ -18,8 +18,8 @@ from mcp_skills_server.sources.oci.manifests import INDEX, MANIFEST
 from sources.fetching import cache_option, run_command
 from sources.oci.registries import REPOSITORY, DockerRegistry, docker_config, docker_registry, htpasswd, self_signed
 from sources.publishers import Publisher, ReceivedRequest, respond_with
-from sources.test_mirrors import ORIGIN, wait_for_skills
-from wire import DEADLINE, serving, write_skill
+from sources.test_mirrors import ORIGIN, client_of, skills_by_name
+from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.needs_program("docker-registry")
 
@@ -113,10 +113,10 @@ def test_push_restores_artifact_that_the_registry_deleted(
 def test_last_copy_is_served_when_registry_is_gone(skills: Path, tmp_path: Path) -> None:
     with docker_registry(tmp_path / "registry") as registry:
         run_command("push", skills, registry.named())
-        with serving(registry.named(), *cache_option(tmp_path)) as wire:
-            served = wait_for_skills(wire, "alpha", "beta")
+        with client_of(registry.named(), *cache_option(tmp_path)) as direct:
+            served = skills_by_name(direct)
+            assert served.keys() == {"alpha", "beta"}
             assert {each["_meta"][ORIGIN] for each in served.values()} == {registry.named()}
-            wire.kill()
     listed = run_command("list", registry.named(), *cache_option(tmp_path))
     assert "alpha" in listed.stdout
     assert "serving the last copy" in listed.stderr

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_skills_server.sources import mirrors, reconcile
+from mcp_skills_server.sources import mirrors
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.source import SourceSettings, UnacceptableError, UnreachableError
@@ -201,18 +201,6 @@ def test_all_pinned_sources_are_switched_or_none(
     followed.stop()
 
 
-def test_pinned_copy_in_a_relative_cache_is_served(
-    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    pin = registry.collection(publish(registry, "a"))
-    mirrors = Mirrors(SourceSettings(Path("cache"), fetch=LOCAL))
-    mirrors.root(registry.named(), pin)
-    mirrors.fetch()
-    assert skill_names(mirrors.followers[0].path) == ["a"]
-    mirrors.stop()
-
-
 def test_first_of_two_skills_with_one_name_is_served(
     registry: FakeRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -227,24 +215,6 @@ def test_first_of_two_skills_with_one_name_is_served(
     registry.collection({"1": digests["first"], "2": upper}, "1.0")
     anyio.run(follower.refresh)
     assert skill_names(follower.path) == ["a"]
-
-
-def test_first_of_two_skills_replaces_second_if_fetched_later(
-    registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reconcile, "_BATCH", 1)
-    raw = tar({"a/SKILL.md": skill_md("a", "first")})
-
-    def late(_: object) -> Iterator[bytes]:
-        registry.closing.wait(0.3)
-        yield respond_with(raw, connection="close")
-
-    first = registry.put(registry.manifest(registry.layer(raw)))
-    registry.blob(raw, late)
-    registry.collection({"1": first, "2": registry.skill("a", {"SKILL.md": skill_md("a", "second")})}, "1.0")
-    (refused,) = fetch_to_folder(registry.named(), tmp_path / "own").refused
-    assert str(refused) == "a: another skill of this name comes before it"
-    assert (tmp_path / "own" / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
 
 
 @pytest.mark.parametrize("is_first_late", [False, True])

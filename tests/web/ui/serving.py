@@ -28,7 +28,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.mirrors import SourceState
 from mcp_skills_server.web.policy import make_policy
-from mcp_skills_server.web.ui.app import PagePart
+from mcp_skills_server.web.ui.app import WebPage
 from mcp_skills_server.web.ui.context import Context
 from mcp_skills_server.web.ui.session import PageSessions
 from web.http_wire import Reply, Server, http_serving, wait_until
@@ -132,7 +132,7 @@ def make_context(
     """Make the context of a page for a viewer of these roots, scanned once."""
     runtime = Runtime(registry or load_registry(*roots))
     sessions, views = PageSessions(make_policy("127.0.0.1", (), (), ()), Quotas()), Views(runtime.registry, grants)
-    page = PagePart(runtime, settings or Settings(), views, sessions, site_states=lambda: sources)
+    page = WebPage(runtime, settings or Settings(), views, sessions, site_states=lambda: sources)
     return page._context(principal)
 
 

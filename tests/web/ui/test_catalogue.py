@@ -186,7 +186,9 @@ def test_catalogue_lists_are_bounded(tmp_path: Path) -> None:
     assert facets["sources"] == [("0", tmp_path.name, 7)]
     rows = json.loads(render_view(catalogue.page, context, "format=json"))
     assert [(len(row["tags"]), row["title"], row["files"]) for row in rows[:2]] == [(20, "Ships", 1), (20, None, 1)]
-    listing = catalogue._find(context, catalogue.ListQuery.of(QueryParams("q=kuberxxxs")), problems.survey_of(context))
+    listing = catalogue._find(
+        context, catalogue.ListQuery.parse(QueryParams("q=kuberxxxs")), problems.survey_of(context)
+    )
     assert (listing["rows"], len(listing["nearest"])) == ([], 6)
     assert len(triggers.rank(context, "kuberxxxs").nearest) == 6
 

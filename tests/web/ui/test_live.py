@@ -28,7 +28,7 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.ui import changes as ui_changes
 from mcp_skills_server.web.ui import revisions as ui_revisions
-from mcp_skills_server.web.ui.app import VIEWS, PagePart
+from mcp_skills_server.web.ui.app import VIEWS, WebPage
 from mcp_skills_server.web.ui.changes import Change, ChangeStream, Live
 from mcp_skills_server.web.ui.pages import live
 from mcp_skills_server.web.ui.revisions import Revisions, SkillRevision
@@ -219,7 +219,7 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
 def test_stream_of_a_server_that_still_loads_ends_so_that_browsers_ask_again(skills: Path) -> None:
     registry = Registry([skills])
     sessions = PageSessions(make_policy("127.0.0.1", (), (), ()), Quotas())
-    page = PagePart(Runtime(registry), Settings(), Views(registry), sessions)
+    page = WebPage(Runtime(registry), Settings(), Views(registry), sessions)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
     for view in VIEWS:
         response = anyio.run(page._shown, request, Viewer(), view)
@@ -264,8 +264,8 @@ def recorded_revisions(folder: Path, kept: str = "") -> Iterator[Callable[[str, 
 
     def revisions_of(path: str, count: int) -> list[SkillRevision]:
         registry.refresh()
-        wait_until(lambda: len(revisions.of(path)) >= count)
-        return revisions.of(path)
+        wait_until(lambda: len(revisions.latest(path)) >= count)
+        return revisions.latest(path)
 
     with Registry([folder]) as registry:
         revisions = Revisions(registry)
@@ -319,7 +319,7 @@ def test_history_is_bounded_in_lines_skills_revisions_and_bytes(tmp_path: Path) 
         """Note a change that adds `count` lines."""
         revisions._note(0.0, "a", None, empty)
         revisions._note(0.0, "a", empty, skill_of(count))
-        return revisions.of("a")[0]
+        return revisions.latest("a")[0]
 
     registry = load_registry(tmp_path)
     revisions, empty = Revisions(registry), skill_of(0)
@@ -329,11 +329,11 @@ def test_history_is_bounded_in_lines_skills_revisions_and_bytes(tmp_path: Path) 
         assert revision_of(count).is_whole is is_whole
     for number in range(1_001):
         revisions._note(float(number), f"s{number}", None, empty)
-    assert [len(revisions.of(path)) for path in ("a", "s0", "s1", "s1000")] == [0, 0, 1, 1]
+    assert [len(revisions.latest(path)) for path in ("a", "s0", "s1", "s1000")] == [0, 0, 1, 1]
     for number in range(21):
         before, after = (None, empty) if number % 2 else (empty, None)
         revisions._note(float(number), "a", before, after)
-    assert [revision.time for revision in revisions.of("a")] == [*range(20, 0, -1)]
+    assert [revision.time for revision in revisions.latest("a")] == [*range(20, 0, -1)]
     for size, is_kept in ((256 << 10, True), ((256 << 10) + 2, False)):
         assert (len(revisions._read(skill_of(size // 2))["lines.md"][0]) == size) is is_kept
     for size, kept in ((32 << 20, ["b"]), ((32 << 20) + 1, [])):

@@ -186,7 +186,7 @@ def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> No
         page = render_view(operation.usage, context, f"from={start}")
         assert page.count("/ui/skills/s") == count
         assert ('rel="next"' in page) is has_more
-        listing = catalogue._find(context, catalogue.ListQuery.of(QueryParams(f"from={start}")), survey_of(context))
+        listing = catalogue._find(context, catalogue.ListQuery.parse(QueryParams(f"from={start}")), survey_of(context))
         assert (len(listing["rows"]), listing["more"], listing["total"]) == (count, has_more, 101)
     page = visible_text(render_view(operation.usage, context))
     for by, nameless in (("principal", "anonymous"), ("host", "unknown")):

@@ -28,8 +28,9 @@ from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.access.tokens import read_tokens
 from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.ui import session
+from mcp_skills_server.web.ui.issuer_flow import Flow, SignInError
 from mcp_skills_server.web.ui.session import PageSessions, Viewer
-from mcp_skills_server.web.ui.sign_in import Flow, SignInError, form_of
+from mcp_skills_server.web.ui.sign_in import form_of
 from shared.redis_servers import redis_server
 from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server

@@ -11,33 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.fields import Options
 from mcp_skills_server.telemetry.load import Load
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
-    from mcp_skills_server.commands.features.replicas import SharedState
     from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.commands.reloading import Reloader
     from mcp_skills_server.commands.serve_options import ServeOptions
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.gauge import Gauge
-    from mcp_skills_server.web.front import FrontSettings
     from mcp_skills_server.web.part import Part
 
 _F = TypeVar("_F")
-
-
-@dataclass(frozen=True, slots=True)
-class HttpServices:
-    """The services of a server over HTTP, on which the parts of its features build."""
-
-    front: FrontSettings
-    tokens: Tokens
-    shared: SharedState
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server import __version__
-from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
+from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.fields import Options, file, flag, text
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import Standing
 from mcp_skills_server.telemetry.gauge import Gauge
-from mcp_skills_server.web.part import Part, Routes
+from mcp_skills_server.web.part import Part
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -277,7 +278,7 @@ class PrometheusMetrics(
             return None
         from mcp_skills_server.web.probes import metrics_route
 
-        return Routes(metrics_route(self._metrics, server.views.is_admin))
+        return Part([metrics_route(self._metrics, server.views.is_admin)])
 
     def _all_gauges(self) -> Mapping[str, Gauge]:
         out: dict[str, Gauge] = {}

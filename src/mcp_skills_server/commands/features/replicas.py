@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from mcp_skills_server.commands.features.feature import Feature
+from mcp_skills_server.commands.features.services import SharedState
 from mcp_skills_server.commands.fields import file, option, text
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.installation import missing_extra
@@ -20,13 +20,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.opening import OpenedRoots
     from mcp_skills_server.model import Changes
-    from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.runtime.sessions import Sessions
-    from mcp_skills_server.server.notify import RecentNotifications
     from mcp_skills_server.shared.change_bus import ChangeBus, Where
     from mcp_skills_server.shared.link import Link
-    from mcp_skills_server.shared.records import Records
-    from mcp_skills_server.web.rates import TakeShared
 
 _PAGE_IDLE_S: Final = 12 * 3600.0
 """Seconds after which an idle session of the page ends, as in memory."""
@@ -42,17 +37,6 @@ class RedisType(click.ParamType[str]):
 
         redis_settings(value)
         return value
-
-
-@dataclass(frozen=True, slots=True)
-class SharedState:
-    """The state that replicas share, or by default that of this process alone."""
-
-    poll_sources: Callable[[], int]  # polls all sources, and returns their number
-    make_tool_sessions: Callable[[Runtime], Sessions] | None = None
-    page_sessions: Records | None = None
-    recent: RecentNotifications | None = None  # repeated when another replica has caught up
-    take_requests: TakeShared | None = None  # counts requests
 
 
 class Replicas(
@@ -83,12 +67,9 @@ class Replicas(
     _bus: ChangeBus | None = None
 
     def share(self, opened: OpenedRoots, *, watch: bool) -> SharedState:
-        """Return the state of this process, shared with other replicas from now on, if any.
+        """Return the state that replicas share from now on; without Redis, that of this process.
 
-        `watch` tells whether the folders are watched, and so scanned when another replica says so.
-
-        Raises:
-            UsageError: the options are of no use, or an extra is missing.
+        With `watch`, the folders are scanned when another replica reports a change.
         """
         if self.redis is None:
             if self.redis_password is not None or self.redis_ca is not None:

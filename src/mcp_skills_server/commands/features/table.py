@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mcp_skills_server.commands.features.feature import Feature, HttpServices, Server
+from mcp_skills_server.commands.features.feature import Feature, Server
 from mcp_skills_server.commands.features.records import (
     Audit,
     PrometheusMetrics,
@@ -15,6 +15,7 @@ from mcp_skills_server.commands.features.records import (
     UsageCounts,
 )
 from mcp_skills_server.commands.features.replicas import Replicas
+from mcp_skills_server.commands.features.services import HttpServices
 from mcp_skills_server.commands.fields import (
     count,
     flag,
@@ -68,11 +69,7 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
     )
 
     def proposals(self, folder: str | None, registry: Registry) -> ProposalStore | None:
-        """Return the store of proposals in a folder, or None without one.
-
-        Raises:
-            UsageError: no tool offers them, or the folder cannot be used.
-        """
+        """Return the store of proposals in a folder, or None without one."""
         if folder is not None and not self.tools:  # before the folder is made
             raise UsageError("--proposals offers tools, and --no-tools none; leave one of them out")
         return proposals_at(folder, [root.path for root in registry.roots])
@@ -125,9 +122,9 @@ class Publishing(Feature, heading="Discovery (--transport http)", example="--pub
     def part(self, server: Server, http: HttpServices) -> Part | None:
         if not self.publish:
             return None
-        from mcp_skills_server.web.published import Publisher
+        from mcp_skills_server.web.published import publishing_part
 
-        return Publisher(
+        return publishing_part(
             server.views,
             http.front.policy,
             http.front.root_path,
@@ -148,11 +145,11 @@ class SkillsProtocol(Feature, heading="Skills Protocol (--transport http)", exam
         if not self.rpc or server.feature(Publishing).publish_only:
             return None
         from mcp_skills_server.rpc.methods import Methods
-        from mcp_skills_server.web.rpc import SkillsProtocolEndpoint
+        from mcp_skills_server.web.rpc import rpc_part
 
         allow_code = server.feature(ScriptsFeature).allow_code
         methods = Methods(server.runtime, allow_code, views=server.views)
-        return SkillsProtocolEndpoint(methods, http.front.limits.rate, server.options.max_body)
+        return rpc_part(methods, http.front.limits.rate, server.options.max_body)
 
 
 class Webhook(
@@ -170,14 +167,14 @@ class Webhook(
     def part(self, server: Server, http: HttpServices) -> Part | None:
         if self.refresh_secret is None:
             return None
-        from mcp_skills_server.web.refresh import PATH, WebhookEndpoint, checked_secret
+        from mcp_skills_server.web.refresh import PATH, checked_secret, webhook_part
 
         secret = checked_secret(self.refresh_secret)
         if server.opened.mirrors is None:
             logger.warning(
                 "--refresh-secret: %s has nothing to fetch; every ROOT is a folder", PATH
             )
-        return WebhookEndpoint(secret, http.front.limits.quotas, http.shared.poll_sources)
+        return webhook_part(secret, http.front.limits.quotas, http.shared.poll_sources)
 
 
 class OAuth(
@@ -202,11 +199,7 @@ class OAuth(
     )
 
     def resource_server(self, configuration: Configuration | None) -> ResourceServer | None:
-        """Return the verifier of the issuer's tokens, or None without an issuer.
-
-        Raises:
-            UsageError: an option or a key is invalid or missing.
-        """
+        """Return the verifier of the issuer's tokens, or None without an issuer."""
         from mcp_skills_server.access.settings import OAuthSettings
 
         settings = OAuthSettings.with_options(configuration and configuration.oauth, vars(self))
@@ -221,9 +214,9 @@ class OAuth(
         issuer = http.front.policy.oauth
         if issuer is None:
             return None
-        from mcp_skills_server.web.oauth import ResourceMetadata
+        from mcp_skills_server.web.oauth import metadata_part
 
-        return ResourceMetadata(issuer)
+        return metadata_part(issuer)
 
 
 class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
@@ -234,12 +227,12 @@ class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
     def part(self, server: Server, http: HttpServices) -> Part | None:
         if not self.ui:
             return None
-        from mcp_skills_server.web.ui.app import PagePart  # lazy, since it loads templates
+        from mcp_skills_server.web.ui.app import WebPage  # lazy, since it loads templates
         from mcp_skills_server.web.ui.session import PageSessions
 
         quotas, store = http.front.limits.quotas, http.shared.page_sessions
         sessions = PageSessions(http.front.policy, quotas, store=store)
-        return PagePart(
+        page = WebPage(
             server.runtime,
             server.settings,
             server.views,
@@ -247,6 +240,7 @@ class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
             site_states=server.opened.source_states,
             counts=server.feature(UsageCounts).store,
         )
+        return page.part()
 
 
 FEATURES: Final[tuple[type[Feature], ...]] = (

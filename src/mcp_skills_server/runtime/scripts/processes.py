@@ -156,32 +156,16 @@ async def execute(
     """
     token = secrets.token_hex(16)
     with ExitStack() as held:
-        out, err = Capture(output_bytes, held), Capture(output_bytes, held)
+        out, err, report = Capture(output_bytes, held), Capture(output_bytes, held), None
         streams = [out, err]
-        words, report, passed = list(command.argv), None, list[int]()
         if command.sandbox_prefix is not None:
             report = Capture(_REPORT_BYTES, held)
             streams.append(report)
-            seccomp = held.enter_context(piped(command.seccomp))
-            words = [*command.sandbox_prefix(report.writer, seccomp), *words]
-            passed = [
-                descriptor for descriptor in (report.writer, seccomp) if descriptor is not None
-            ]
-        started: list[_Run] = []
+        started: list[Process] = []
         # Shielded, so that a cancellation cannot leave a process that is not in `started`.
         with anyio.CancelScope(shield=True):
-            process = await anyio.open_process(
-                [*_launcher(command), *words],
-                stdin=subprocess.DEVNULL if command.stdin is None else command.stdin,
-                stdout=out.writer,
-                stderr=err.writer,
-                env={**command.env, TOKEN: token},
-                cwd=command.cwd,
-                start_new_session=True,
-                pass_fds=passed,
-            )
-            started.append(_Run(process, token, sandboxed=report is not None))
-        run = started[0]
+            started.append(await _start(command, token, out.writer, err.writer, report))
+        run = _Run(started[0], token, sandboxed=report is not None)
         for stream in streams:
             stream.close_writer()
         try:
@@ -199,6 +183,29 @@ async def execute(
             stopped=run.stopped,
             stdout_truncated=out.truncated,
             stderr_truncated=err.truncated,
+        )
+
+
+async def _start(
+    command: Command, token: str, stdout: int, stderr: int, report: Capture | None
+) -> Process:
+    """Start a program; with a sandbox, which writes its status to `report`."""
+    words, passed = list(command.argv), list[int]()
+    with piped(command.seccomp) as seccomp:
+        if command.sandbox_prefix is not None and report is not None:
+            words = [*command.sandbox_prefix(report.writer, seccomp), *words]
+            passed.append(report.writer)
+        if seccomp is not None:
+            passed.append(seccomp)
+        return await anyio.open_process(
+            [*_launcher(command), *words],
+            stdin=subprocess.DEVNULL if command.stdin is None else command.stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env={**command.env, TOKEN: token},
+            cwd=command.cwd,
+            start_new_session=True,
+            pass_fds=passed,
         )
 
 

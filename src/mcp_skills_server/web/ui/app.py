@@ -26,7 +26,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
@@ -42,7 +42,6 @@ from mcp_skills_server.telemetry.usage import spark
 from mcp_skills_server.web.connections import SLOT, Slot
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.part import REQUESTER, Part, requester
-from mcp_skills_server.web.policy import OpenPaths
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.addresses import BASE, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
@@ -134,16 +133,14 @@ VIEWS: Final = (
 )
 
 
-class PagePart(Part):
-    """The page as a part of the application. It authenticates viewers itself.
+class WebPage:
+    """The page, which authenticates viewers itself.
 
     Args:
         settings: those of the MCP server.
         site_states: returns the state of each fetched root.
         counts: the counts of uses; None if nothing is counted.
     """
-
-    open_paths = OpenPaths(frozenset(("/",)), (BASE,), f"{BASE}/")
 
     def __init__(
         self,
@@ -173,7 +170,7 @@ class PagePart(Part):
         self._sign_in = SignInEndpoints(sessions, self._site.templates)
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
+    async def _running(self) -> AsyncGenerator[None]:
         """Track changes of skills and requests from now on."""
         self._site.revisions.start()
         self._site.live.follow(self._runtime.registry)
@@ -181,8 +178,8 @@ class PagePart(Part):
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
         yield
 
-    def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes below `BASE`, and redirects to it."""
+    def part(self) -> Part:
+        """Return the part of the application: the routes below `BASE`, and redirects to it."""
         routes = [
             *(Route(view.path, self._answer(view), methods=["GET"]) for view in VIEWS),
             Route("/try", self._posted(triggers.save), methods=["POST"]),
@@ -197,14 +194,15 @@ class PagePart(Part):
         page = Mount(BASE, below)
         for route in (page, *routes):  # match line breaks too, which the name of a folder may have
             route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
-        return [
-            *(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)),
-            page,
-        ]
-
-    def end_streams(self) -> None:
-        """End the event streams of all views."""
-        self._site.live.close()
+        to_page = [Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)]
+        return Part(
+            [*to_page, page],
+            open_at=frozenset(("/",)),
+            open_below=(BASE,),
+            page=f"{BASE}/",
+            running=self._running,
+            end_streams=self._site.live.close,
+        )
 
     def _prepare(self) -> None:
         """Run the deep checks once the search is ready: 10,000 skills take 10 s."""

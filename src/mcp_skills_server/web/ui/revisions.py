@@ -65,7 +65,7 @@ class Revisions:
         self._registry.subscribe(note)
         threading.Thread(target=self._follow, name="skills-revisions", daemon=True).start()
 
-    def of(self, path: str) -> list[SkillRevision]:
+    def latest(self, path: str) -> list[SkillRevision]:
         """Return the changes of a skill, newest first."""
         with self._lock:
             return [*reversed(self._found.get(path, ()))]

@@ -63,7 +63,7 @@ class ListQuery:
         return self != ListQuery(sort=self.sort, start=self.start)
 
     @classmethod
-    def of(cls, given: QueryParams) -> ListQuery:
+    def parse(cls, given: QueryParams) -> ListQuery:
         """Return the filter of a query, ignoring invalid choices."""
         return cls(
             given.get("q", "").strip(),
@@ -89,7 +89,7 @@ _facets: WeakKeyDictionary[Snapshot, dict[bool, dict[str, Any]]] = WeakKeyDictio
 def page(request: Request, ctx: Context) -> Response:
     """Return the list, or only its rows if the query has `part`. Blocks."""
     given = request.query_params
-    query, survey = ListQuery.of(given), survey_of(ctx)
+    query, survey = ListQuery.parse(given), survey_of(ctx)
     skills = _find(ctx, query, survey)
     if given.get("format") == "json":
         return JSONResponse([_as_json(row) for row in skills["rows"]])
@@ -214,6 +214,7 @@ def _row(
         title = None
     if query.q:
         why = matched_fields(skill, query.q)
+    revisions = ctx.site.revisions.latest(skill.path)
     return {
         "path": skill.path,
         "name": skill.name,
@@ -227,7 +228,7 @@ def _row(
         "left_out": reason_left_out(ctx, skill),
         "loads": used.get(skill.path, _UNUSED).loads,
         "why": why,
-        "changed": next((revision.time for revision in ctx.site.revisions.of(skill.path)), None),
+        "changed": revisions[0].time if revisions else None,
     }
 
 

@@ -30,7 +30,7 @@ def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]
 def page(request: Request, ctx: Context) -> Response:
     """Return the view of a skill's history. Blocks."""
     skill = skill_of(request, ctx)
-    revisions, by_git = ctx.site.revisions.of(skill.path), _by_git(ctx, skill)
+    revisions, by_git = ctx.site.revisions.latest(skill.path), _by_git(ctx, skill)
     if revisions or by_git.commits:
         events.record_sent(events.Use("read", skill.path, "", ""), 0)
     else:

@@ -155,7 +155,7 @@ async def page(request: Request, ctx: Context) -> Response:
         form=form,
         line=(used or {}).get(skill.path),
         counts=used is not None,
-        revisions=ctx.site.revisions.of(skill.path),
+        revisions=ctx.site.revisions.latest(skill.path),
         snippets=_snippets(request, ctx),
         switches=can_switch(ctx, skill),
     )

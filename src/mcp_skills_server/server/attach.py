@@ -111,7 +111,7 @@ def attach(
             for clients that may read the skill. The result of loading it names the tool.
         when: also tell the model to load the skill of a tool: in the tool's description, or in the
             tool's first result or failure of a conversation, once for each skill and not if it is
-            loaded. A stateless client over HTTP has no conversation, and is told each time.
+            loaded. A stateless client over HTTP has no conversation, and gets it each time.
 
     Raises:
         TypeError: the server's type is unsupported, or `registry` is not a Registry.
@@ -223,7 +223,7 @@ class MergedHandlers:
         self._warned: set[str] = set()
         self._when = when
         self._known = WeakKeyDictionary[Any, set[str]]()
-        """By conversation, the URIs of tools' skills that its model has loaded or was told of."""
+        """By conversation, the URIs of tools' skills that are loaded or were named."""
 
     def add_handlers(self) -> None:
         """Replace the server's handlers by ours, which call the server's as needed."""

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mcp_skills_server.access.principal import LOCAL_REQUESTER
+from mcp_skills_server.access.quota import LOCAL_REQUESTER
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, decode_message
 from mcp_skills_server.runtime.runtime import Runtime

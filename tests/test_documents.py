@@ -48,6 +48,11 @@ def test_every_command_of_a_code_block_can_be_pasted(page: Path) -> None:
         assert not re.search(r"\S {3,}\S", bare), f"words without a '#' before them: {line}"
 
 
+@each_row("path", re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+def test_module_that_contributing_names_exists(path: str) -> None:
+    assert (ROOT / path).is_file() or (ROOT / "src" / "mcp_skills_server" / path).is_file()
+
+
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
@@ -94,8 +99,8 @@ FOREIGN = {
     "--skip-git-repo-check", "--skip-trust", "--tmpfs", "--ulimit", "--yolo",
 }  # fmt: skip
 """Options of other programs."""
-OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message", "--digest", "--revoke", "--file"}
-"""Options of `token new`, `config grants`, `proposals` and `scripts`."""
+OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message", "--digest", "--revoke", "--file", "--version"}
+"""Options of `token new`, `config grants`, `proposals`, `scripts` and of the program."""
 
 
 @each_row(("page", "wanted"), [

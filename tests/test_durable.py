@@ -131,3 +131,21 @@ def test_folders_are_exchanged_atomically(tmp_path: Path, monkeypatch: pytest.Mo
     assert os.listdir("a") == ["b"] and os.listdir("b") == ["a"]
     with pytest.raises(FileNotFoundError):
         exchange(tmp_path / "a", tmp_path / "none")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="syncfs")
+def test_many_files_flush_their_file_system_and_no_other_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One path of many is opened: that of the file system."""
+    paths = [tmp_path / str(number) for number in range(100)]
+    for path in paths:
+        path.write_bytes(b"x")
+    monkeypatch.setattr(os, "sync", Mock(side_effect=AssertionError("another disk may be slow")))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=AssertionError("one by one")))
+    opened, real_open = list[str](), os.open
+    monkeypatch.setattr(os, "open", lambda path, flags: opened.append(path) or real_open(path, flags))
+    sync_paths([*map(str, paths)])
+    assert opened == [str(paths[0])]
+    with pytest.raises(FileNotFoundError):
+        sync_paths([str(tmp_path / f"gone {number}") for number in range(100)])

@@ -34,7 +34,7 @@ mv author/new.md author/skills/refund-policy/SKILL.md
 commit "Small fixes"
 
 say "What is new? (exit code 1: something is)"
-$SERVER outdated || test $? -eq 1
+$SERVER update --check || test $? -eq 1
 
 say "What does it do? What decides comes first"
 $SERVER diff --lock skills.lock || test $? -eq 1
@@ -44,4 +44,4 @@ $SERVER serve --lock skills.lock --frozen </dev/null && echo "it started"
 
 say "Somebody read it and takes it in"
 $SERVER update refund-policy
-$SERVER outdated && echo "nothing is new"
+$SERVER update --check && echo "nothing is new"

@@ -36,7 +36,7 @@ class LruCache(Generic[_K, _V]):
         """Return the weight of all values."""
         return sum(map(self._weigh, [*self._values.values()]))
 
-    def of(self, key: _K) -> _V:
+    def get(self, key: _K) -> _V:
         """Return the value of this key, made on a miss."""
         going: list[_V] = []
         with self._lock:

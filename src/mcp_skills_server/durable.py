@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 _FEW: Final = 64
-"""The most paths that are synchronized one by one; for more, sync() flushes all disks."""
+"""The most paths that are flushed one by one; for more, their whole file system is."""
 _LEFT_S: Final = 3600.0
 """Seconds after which a temporary file counts as left by a killed process."""
 _AT_FDCWD: Final = -100
@@ -68,15 +68,17 @@ def untrusted_reason(status: os.stat_result) -> str:
 
 
 def sync_paths(paths: Collection[str]) -> None:
-    """Flush files and folders to the disk (fsync). On Windows do nothing: writers flush each file.
+    """Flush files and folders of one file system to the disk (fsync).
+
+    On Windows do nothing: writers flush each file.
 
     Raises:
         OSError: the disk failed. File systems that cannot flush folders raise nothing.
     """
     if sys.platform == "win32":
         return
-    if len(paths) > _FEW and sys.platform == "linux":  # only Linux's sync() waits
-        os.sync()
+    if len(paths) > _FEW and sys.platform == "linux":
+        _sync_file_system(next(iter(paths)))
         return
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
@@ -87,6 +89,22 @@ def sync_paths(paths: Collection[str]) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def _sync_file_system(path: str) -> None:
+    """Flush the file system of a path; sync() would also wait for every other disk."""
+    import ctypes
+
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            raise _last_error(ctypes.get_errno(), path)
+    finally:
+        os.close(descriptor)
+
+
+def _last_error(number: int, path: str | os.PathLike[str]) -> OSError:
+    return OSError(number, os.strerror(number), os.fspath(path))
 
 
 def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
@@ -178,6 +196,5 @@ def exchange(one: Path, other: Path) -> None:
     else:
         raise OSError(errno.ENOTSUP, "this system cannot exchange two folders", os.fspath(one))
     if failed:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), os.fspath(one))
+        raise _last_error(ctypes.get_errno(), one)
     sync_path(one.parent)

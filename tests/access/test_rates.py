@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.access.quotas import Rate
+from mcp_skills_server.access.quota import Rate
 
 
 class Clock:

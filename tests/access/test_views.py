@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from catalog.forest import load_registry
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
-from mcp_skills_server.access.principal import Principal, Requester
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Requester
 from mcp_skills_server.catalog.gates import Gate, GateRefusal
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import FilteredSkills, Views

@@ -16,10 +16,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from mcp_skills_server.catalog import disk, tree
+from mcp_skills_server.catalog.disk import WalkedFile
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
-from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
+from mcp_skills_server.model import Changes, Skill, Standing
 
 Patch: TypeAlias = pytest.MonkeyPatch
 Log: TypeAlias = pytest.LogCaptureFixture
@@ -90,7 +91,7 @@ def hook_reads(monkeypatch: Patch, function: Callable[[str], object]) -> None:
     """Call a function with the location of each file just before a scan reads it."""
     real_ingest = disk.ingest
 
-    def ingest(root: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
+    def ingest(root: str, location: str, file: WalkedFile, most_bytes: int) -> tuple[bytes, WalkedFile]:
         function(file.location)
         return real_ingest(root, location, file, most_bytes)
 
@@ -123,7 +124,7 @@ def visible_state(registry: Registry) -> dict[str, Any]:
     snapshot = registry.snapshot
     shown: dict[str, Any] = {}
     for path, skill in snapshot.skills.items():
-        files = {name: (file.root, file.location, file.size, file.signature) for name, file in skill.files.items()}
+        files = {name: (file.root, file.location, file.size, file.digest) for name, file in skill.files.items()}
         reading = (json.dumps(dict(skill.frontmatter)), skill.reading.heading, skill.reading.standing)
         shown[path] = (skill.root, skill.directory, reading, Counter(skill.problems), files, skill.standing)
     return {

@@ -67,7 +67,7 @@ def test_principal_sees_no_problem_of_a_withheld_nested_skill(tmp_path: Path) ->
     write_files(tmp_path, {"outer/inner/secret.md": HOSTILE})
     registry = load_registry(tmp_path)
     grants = Grants([Grant(("*",), (Pattern("outer"),))], local=False)
-    view = Views(registry, grants).of(None).snapshot
+    view = Views(registry, grants).for_principal(None).snapshot
     found = registry.problems(view)
     assert list(view.skills) == ["outer"]
     assert {each.skill for each in found} == {"outer"}

@@ -15,13 +15,11 @@ import pytest
 from catalog.forest import Patch, consume_walk, load_registry, problem_codes, skill_md, skills, write_files
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SkillFile
-from mcp_skills_server.model.digests import digest_of
 from tables import each_row
 
 
-def file_at(top: Path, location: str) -> SkillFile:
-    return disk.file_from(os.lstat(top / location), 0, location, time.time_ns())
+def file_at(top: Path, location: str) -> disk.WalkedFile:
+    return disk.file_from(os.lstat(top / location), location, time.time_ns())
 
 
 @pytest.mark.requirement("X-5")
@@ -51,8 +49,8 @@ def test_file_that_grows_while_read_has_the_digest_of_the_read_bytes(tmp_path: P
         return real_read(descriptor, size)
 
     monkeypatch.setattr(os, "read", read)
-    assert disk.ingest(str(tmp_path), "file", file, 100) == b"hello"
-    assert (file.size, file.digest) == (5, digest_of(b"hello"))
+    raw, read_file = disk.ingest(str(tmp_path), "file", file, 100)
+    assert (raw, read_file.size, read_file.is_settled) == (b"hello", 5, False)
 
 
 def test_file_is_stale_if_the_disk_fails_and_the_reason_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -102,10 +100,9 @@ def test_changed_or_replaced_file_is_stale(
     if ingested is None:
         with pytest.raises(OSError, match=r"keeps changing|too large|Not a directory"):
             disk.ingest(str(root), "d/file", walked, 100)
-        assert not walked.digest
     else:
-        assert disk.ingest(str(root), "d/file", walked, 100) == ingested
-        assert (walked.size, walked.digest) == (len(ingested), digest_of(ingested))
+        raw, read_file = disk.ingest(str(root), "d/file", walked, 100)
+        assert (raw, read_file.size, read_file.is_settled) == (ingested, len(ingested), False)
 
 
 def test_file_is_settled_two_seconds_after_its_last_change(tmp_path: Path) -> None:
@@ -115,8 +112,8 @@ def test_file_is_settled_two_seconds_after_its_last_change(tmp_path: Path) -> No
         os.utime(file, ns=(0, modified_ns))
         found = file.stat()
         settled = max(found.st_mtime_ns, found.st_ctime_ns) + 2_000_000_001
-        assert not disk.file_from(found, 0, "file", settled - 1).mtime_reliable
-        assert disk.file_from(found, 0, "file", settled).mtime_reliable
+        assert not disk.file_from(found, "file", settled - 1).is_settled
+        assert disk.file_from(found, "file", settled).is_settled
 
 
 @pytest.mark.requirement("X-5")
@@ -137,7 +134,7 @@ def test_link_resolves_only_to_a_regular_file_in_the_root(
         (root / "s" / name).symlink_to(other)
     Path(os.fsdecode(os.fsencode(root) + b"/s/sub/\xff")).write_text("x")
     (root / "s/link").symlink_to(os.fsdecode(target))
-    resolved = disk.resolve_link(str(root), 0, "s", "link")
+    resolved = disk.resolve_link(str(root), "s", "link")
     if location is None:
         assert resolved is None
     else:
@@ -153,10 +150,10 @@ def test_paths_replace_descriptors_on_platforms_without_dir_fd(tmp_path: Path, m
     monkeypatch.setattr(disk, "_BY_DESCRIPTOR", False)
     root = str(tmp_path / "root")
     with disk.open_directory(root, "") as handle:
-        found = consume_walk(tree.Walk(0, 9).read_directory(handle, "", 6))
+        found = consume_walk(tree.Walk(9).read_directory(handle, "", 6))
     file = found.directories[0].directories[0].files["file.md"]
     assert disk.read(f"{root}/{file.location}", file.size)[0] == b"x"
-    linked = disk.resolve_link(root, 0, "", "link")
+    linked = disk.resolve_link(root, "", "link")
     assert linked is not None and linked.signature == file.signature
     with pytest.raises(NotADirectoryError), disk.open_directory(root, "away"):
         pass
@@ -207,7 +204,7 @@ def test_walk_and_failed_reads_leak_no_descriptor(tmp_path: Path) -> None:
     write_files(tmp_path, {"a/b/c/file.md": "x"})
     before = len(os.listdir("/proc/self/fd"))
     with disk.open_directory(str(tmp_path), "") as handle:
-        consume_walk(tree.Walk(0, 512).read_directory(handle, "", 6))
+        consume_walk(tree.Walk(512).read_directory(handle, "", 6))
     with pytest.raises(OSError, match="No such file"), disk.open_directory(str(tmp_path), "a/nowhere/c"):
         pass
     with pytest.raises(OSError, match="too large"):

@@ -91,7 +91,7 @@ def state_of(registry: Registry) -> list[Any]:
     return [
         visible_state(registry),
         [(each.path, each.empty, each.origin, each.findings, list(each.files)) for each in known],
-        [(file.location, file.digest, file.executable, file.mtime_reliable) for file in files],
+        [(file.location, file.digest, file.executable) for file in files],
         [(each.reading.headings, each.reading.opening, each.reading.problems) for each in known],
     ]
 
@@ -100,7 +100,7 @@ def indexed(index: Index, registry: Registry) -> dict[str, Skill]:
     """Return the skills of the first root that the index holds, by directory."""
     found = index.skills(registry.roots[0], registry.limits)
     assert found is not None
-    return found
+    return {**found.skills}
 
 
 def test_restart_with_an_unchanged_tree_opens_no_file(top: Path, index: Index, read: list[str]) -> None:

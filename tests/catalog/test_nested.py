@@ -71,7 +71,7 @@ def test_link_in_a_served_skill_reads_nothing_of_the_refused_one_around_it(root:
     assert "in/core/note.txt" in load_registry(root).snapshot.skills["a"].files
     expected = sorted([*OUTER, "in/core/mine.txt"])
     assert files_of_outer(Registry([root], gate=Selection(exclude=["a/in"]))) == expected
-    granted = views_of(load_registry(root), grant("token:ann", "a", "a/in/core")).of(ANN)
+    granted = views_of(load_registry(root), grant("token:ann", "a", "a/in/core")).for_principal(ANN)
     assert sorted(granted.snapshot.skills["a"].files) == expected
 
 
@@ -131,12 +131,13 @@ def test_renamed_skill_md_of_a_withheld_skill_changes_nothing_for_others(
     tmp_path: Path, files: dict[str, str], change: Callable[[Path], object], granted: tuple[str, ...]
 ) -> None:
     registry = load_registry(write_files(tmp_path / "root", files))
-    filtered = views_of(registry, grant("token:ann", *granted)).of(ANN)
+    views = views_of(registry, grant("token:ann", *granted))
+    filtered = views.for_principal(ANN)
     before = filtered.snapshot
     change(tmp_path / "root")
     changes = registry.refresh()
     assert changes
-    assert not filtered.filter_changes(changes)
+    assert not views.visible_changes(changes, views.permissions(ANN))
     assert filtered.snapshot is before
     for place in before.skills:
         children = before.children(tuple(place.split("/")), Standing.VALID) or {}
@@ -145,7 +146,7 @@ def test_renamed_skill_md_of_a_withheld_skill_changes_nothing_for_others(
 
 def test_finding_of_a_limit_does_not_count_withheld_files(tmp_path: Path) -> None:
     registry = load_registry(write_files(tmp_path, FILES), limits=Limits(files=3))
-    (outer,) = views_of(registry, grant("token:ann", "a")).of(ANN).snapshot.skills.values()
+    (outer,) = views_of(registry, grant("token:ann", "a")).for_principal(ANN).snapshot.skills.values()
     (found,) = outer.findings
     assert found.code == "too-many-files"
     assert not any(character.isdigit() for character in found.message)
@@ -157,13 +158,13 @@ def test_ignored_files_of_a_withheld_nested_skill_are_not_named(root: Path) -> N
 
     def named() -> list[Problem]:
         skill = registry.snapshot.skills["a"]
-        return [each for each in registry.checks.of(skill) if "secret" in each.message or "secret" in each.path]
+        return [each for each in registry.checks.problems_of(skill) if "secret" in each.message or "secret" in each.path]
 
     assert not named()
     (root / "a/in/SKILL.md").unlink()
     registry.refresh()
     assert not named()
-    assert any(".own" in each.message for each in registry.checks.of(registry.snapshot.skills["a"]))
+    assert any(".own" in each.message for each in registry.checks.problems_of(registry.snapshot.skills["a"]))
 
 
 def test_edited_outer_skill_is_judged_with_its_nested_skills_still_out(root: Path) -> None:

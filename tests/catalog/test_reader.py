@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
@@ -103,12 +105,47 @@ def test_rescan_of_a_settled_tree_opens_no_file(tmp_path: Path, monkeypatch: Pat
     assert not registry.refresh()
 
 
-def test_read_detects_a_same_signature_rewrite_and_a_rescan_recovers(tmp_path: Path) -> None:
+def test_read_detects_a_same_signature_rewrite_and_a_rescan_recovers(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Two writes within one tick of the clock leave one signature."""
+    monkeypatch.setattr(disk, "_SETTLED_NS", -1_000_000_000_000)
+    monkeypatch.setattr(disk, "signature", lambda status: f"{status.st_size}")
     registry = load_registry(write_files(tmp_path, skills("a") | {"a/ref.md": "hello"}))
     file = registry.snapshot.skills["a"].files["ref.md"]
     (tmp_path / "a/ref.md").write_bytes(b"other")
-    file.signature = disk.signature(os.lstat(tmp_path / "a/ref.md"))  # as a second write within one tick of the clock
+    assert not registry.refresh()
     with pytest.raises(StaleFileError) as raised:
         registry.read(file)
     assert registry.rescan(raised.value.path).files == {("a", "ref.md")}
     assert registry.read(registry.snapshot.skills["a"].files["ref.md"]) == b"other"
+
+
+def test_concurrent_reads_agree_and_leave_the_snapshot_as_it_was(tmp_path: Path) -> None:
+    registry = load_registry(write_files(tmp_path, skills("a", "b") | {"a/ref.md": "hello"}))
+    snapshot = registry.snapshot
+    before = {path: copy.deepcopy(dict(skill.files)) for path, skill in snapshot.skills.items()}
+    (tmp_path / "a/ref.md").write_bytes(b"other")
+    read: list[bytes | str] = []
+
+    def read_all() -> None:
+        for skill in snapshot.skills.values():
+            for file in skill.files.values():
+                try:
+                    read.append(registry.read(file))
+                except StaleFileError as error:
+                    read.append(error.path)
+
+    run_concurrently(*[read_all] * 4, lambda: registry.refresh() and None)
+    assert sorted(Counter(map(str, read)).values()) == [4, 4, 4]
+    assert {path: dict(skill.files) for path, skill in snapshot.skills.items()} == before
+    assert registry.read(registry.snapshot.skills["a"].files["ref.md"]) == b"other"
+
+
+def test_changed_mode_of_a_file_is_a_change_with_the_same_bytes(tmp_path: Path) -> None:
+    registry = load_registry(write_files(tmp_path, skills("a") | {"a/run.sh": "exit 0"}))
+    before = registry.snapshot.skills["a"].files["run.sh"]
+    (tmp_path / "a/run.sh").chmod(0o755)
+    assert registry.refresh().files == {("a", "run.sh")}
+    after = registry.snapshot.skills["a"].files["run.sh"]
+    assert (before.executable, after.executable) == (False, True)
+    assert (before.digest, before.size) == (after.digest, after.size)
+    assert not registry.refresh()

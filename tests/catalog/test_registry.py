@@ -169,7 +169,7 @@ def test_deep_checks_read_each_text_file_except_those_of_nested_skills(tmp_path:
     )
     registry = load_registry(write_files(tmp_path, {"a/data.bin": b"\0\xff", "a/gone.md": "x"}))
     (tmp_path / "a/gone.md").unlink()
-    reported = registry.checks.of(registry.snapshot.skills["a"])
+    reported = registry.checks.problems_of(registry.snapshot.skills["a"])
     assert sorted((problem.code, problem.path, problem.line) for problem in reported) == [
         ("broad-permission", f"{tmp_path}/a/SKILL.md", 4),
         ("field-host", f"{tmp_path}/a/SKILL.md", 4),
@@ -177,14 +177,14 @@ def test_deep_checks_read_each_text_file_except_those_of_nested_skills(tmp_path:
         ("reference-missing", f"{tmp_path}/a/SKILL.md", 7),
         ("unreadable", f"{tmp_path}/a/gone.md", None),
     ]
-    assert [problem.code for problem in registry.checks.of(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
+    assert [problem.code for problem in registry.checks.problems_of(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
 
 
 def test_deep_checks_of_an_unusable_skill_read_files_within_the_limit(tmp_path: Path) -> None:
     write_files(tmp_path, {"SKILL.md": "no frontmatter", "x.md": "a\u200bb", "big": "x" * 2000})
     registry = load_registry(tmp_path, limits=Limits(bytes=1000))
     (skill,) = registry.snapshot.skills.values()
-    assert [problem.code for problem in registry.checks.of(skill)] == ["hidden-characters"]
+    assert [problem.code for problem in registry.checks.problems_of(skill)] == ["hidden-characters"]
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no seteuid")
@@ -194,7 +194,7 @@ def test_unreadable_file_is_reported_once_by_scan_and_checks(open_path: Path) ->
     with unprivileged_user(open_path):
         registry = load_registry(open_path)
         skill = registry.snapshot.skills["a"]
-        assert [problem.code for problem in [*skill.problems, *registry.checks.of(skill)]] == ["unreadable"]
+        assert [problem.code for problem in [*skill.problems, *registry.checks.problems_of(skill)]] == ["unreadable"]
 
 
 LIMITS = Limits(skill_md=260, files=4, bytes=700, depth=2)

@@ -45,8 +45,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_principals_with_equal_permissions_share_one_snapshot(folder: Path) -> None:
     views = views_of(load_registry(folder), grant("*", "b"), grant("token:ann", "team/*"))
-    ann, bob = views.of(ANN), views.of(BOB)
-    assert bob is views.of(None)
+    ann, bob = views.for_principal(ANN), views.for_principal(BOB)
+    assert bob is views.for_principal(None)
     assert sorted(ann.snapshot.skills) == ["b", "team/c"]
     assert sorted(bob.snapshot.skills) == ["b"]
     assert ann.snapshot is ann.snapshot
@@ -55,21 +55,21 @@ def test_principals_with_equal_permissions_share_one_snapshot(folder: Path) -> N
 def test_unrestricted_view_has_the_snapshot_of_the_registry(folder: Path) -> None:
     registry = load_registry(folder)
     views = Views(registry)
-    assert views.of(ANN) is views.of(None) is registry
+    assert views.for_principal(ANN) is views.for_principal(None) is registry
     assert views.grants is None
     with pytest.raises(ValueError, match="grants replace grants"):
         views.replace([grant("*", "**")])
-    assert views_of(registry, grant("*", "**")).of(None).snapshot is registry.snapshot
+    assert views_of(registry, grant("*", "**")).for_principal(None).snapshot is registry.snapshot
 
 
 def test_nested_skill_needs_a_grant_of_its_own(folder: Path) -> None:
     registry = load_registry(folder)
     views = views_of(registry, grant("token:ann", "a"), grant("token:bob", "a/in"), grant("*", "b"))
-    outer = views.of(ANN).snapshot
+    outer = views.for_principal(ANN).snapshot
     assert sorted(outer.skills) == ["a", "b"]
     assert sorted(outer.skills["a"].files) == ["SKILL.md", "own.txt"]
     assert outer.find(("a", "in", "secret.txt"), Standing.VALID) is None
-    inner = views.of(BOB).snapshot
+    inner = views.for_principal(BOB).snapshot
     assert inner.find(("a", "own.txt"), Standing.VALID) is None
     assert inner.skills["a/in"] is registry.snapshot.skills["a/in"]
 
@@ -86,7 +86,7 @@ def test_link_into_a_withheld_nested_skill_is_not_served(tmp_path: Path, link: s
     (tmp_path / "a/in/chained").symlink_to("secret.txt")
     path.symlink_to(tmp_path / "a/in" / target)
     registry = load_registry(tmp_path)
-    found = views_of(registry, grant("*", "a")).of(None).snapshot.skills["a"]
+    found = views_of(registry, grant("*", "a")).for_principal(None).snapshot.skills["a"]
     assert not [file for file in found.files.values() if file.location.startswith("a/in")]
     assert link not in registry.snapshot.skills["a"].files
     inner = registry.snapshot.skills["a/in"].files
@@ -108,18 +108,18 @@ def test_files_of_a_refused_or_unreadable_nested_skill_stay_withheld(
     gated = Registry([tmp_path], gate=lambda _, skill: GateRefusal(None) if skill.path == "a/in" else None)
     with gated:
         for each in (*views, views_of(gated, grant("*", "a"))):
-            assert sorted(each.of(None).snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
+            assert sorted(each.for_principal(None).snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
 
 
 def test_files_of_a_nested_skill_without_skill_md_stay_withheld(folder: Path, monkeypatch: Patch) -> None:
     clock, registry = FakeClock(monkeypatch), load_registry(folder)
     registry.follow()
     (folder / "a/link.txt").symlink_to("in/secret.txt")
-    ann = views_of(registry, grant("*", "a")).of(None)
+    ann = views_of(registry, grant("*", "a")).for_principal(None)
     (folder / "a/in/SKILL.md").unlink()
     registry.refresh([str(folder / "a/in/SKILL.md")])
     # a new view: `ann` must not build its snapshot during the grace period
-    now = views_of(registry, grant("*", "a")).of(None).snapshot
+    now = views_of(registry, grant("*", "a")).for_principal(None).snapshot
     assert "a/in" in registry.snapshot.skills
     assert sorted(now.skills["a"].files) == ["SKILL.md", "own.txt"]
     clock.now += QUIET_S
@@ -142,12 +142,13 @@ def test_files_of_a_nested_skill_without_skill_md_stay_withheld(folder: Path, mo
 def test_edit_rebuilds_only_the_filtered_snapshots_with_the_skill(folder: Path) -> None:
     registry = load_registry(folder)
     views = views_of(registry, grant("token:ann", "b"), grant("token:bob", "team/**"), grant("*", "a"))
-    ann, bob, outer = views.of(ANN), views.of(BOB), views.of(None)
+    ann, bob, outer = views.for_principal(ANN), views.for_principal(BOB), views.for_principal(None)
     before = ann.snapshot, bob.snapshot, outer.snapshot
     write_files(folder, {"b/SKILL.md": skill_md("b", body="Another, longer."), "a/in/secret.txt": "another secret"})
     changes = registry.refresh()
     assert outer.snapshot is before[2], "the changed file is withheld from it"
-    assert [[*each.filter_changes(changes).after] for each in (ann, bob, outer)] == [["b"], [], []]
+    seen = [views.visible_changes(changes, views.permissions(who)) for who in (ANN, BOB, None)]
+    assert [[*each.after] for each in seen] == [["b"], [], []]
     assert ann.snapshot is not before[0]
     assert bob.snapshot is before[1]
     assert ann.snapshot.skills["b"] is registry.snapshot.skills["b"]
@@ -159,28 +160,28 @@ def test_principals_share_what_the_same_skills_give(folder: Path) -> None:
     registry = load_registry(folder)
     scripts = Grant(("token:bob",), (Pattern("a"),), frozenset({"scripts"}))
     views = views_of(registry, grant("*", "a"), scripts, grant("group:all", "**"), grant("group:also", "team/*"))
-    assert views.of(ANN) is not views.of(BOB)
-    assert views.of(ANN).snapshot is views.of(BOB).snapshot
+    assert views.for_principal(ANN) is not views.for_principal(BOB)
+    assert views.for_principal(ANN).snapshot is views.for_principal(BOB).snapshot
     everything = [Principal("token", "cat", groups=frozenset({"all", other})) for other in ("also", "none")]
-    assert views.of(everything[0]) is not views.of(everything[1])
-    assert {views.of(each).snapshot for each in everything} == {registry.snapshot}
+    assert views.for_principal(everything[0]) is not views.for_principal(everything[1])
+    assert {views.for_principal(each).snapshot for each in everything} == {registry.snapshot}
 
 
 def test_replaced_grants_apply_at_once_and_report_their_difference(folder: Path) -> None:
     registry = load_registry(folder)
     views = views_of(registry, grant("token:ann", "a"), grant("*", "b"))
-    anonymous = views.of(None).snapshot
+    anonymous = views.for_principal(None).snapshot
     differences: list[Changes] = []
 
     def on_replaced(before: Grants, now: Grants) -> None:
         differences.append(views.difference(before.permissions(ANN), now.permissions(ANN)))
 
     views.on_replaced(on_replaced)
-    assert sorted(views.of(ANN).snapshot.skills) == ["a", "b"]
+    assert sorted(views.for_principal(ANN).snapshot.skills) == ["a", "b"]
     views.replace([grant("token:ann", "team/*"), grant("*", "b")])
-    assert sorted(views.of(ANN).snapshot.skills) == ["b", "team/c"]
+    assert sorted(views.for_principal(ANN).snapshot.skills) == ["b", "team/c"]
     assert [([*each.before], [*each.after]) for each in differences] == [(["a"], ["team/c"])]
-    assert views.of(None).snapshot is anonymous
+    assert views.for_principal(None).snapshot is anonymous
     assert views.permissions(ANN) != views.permissions(None) == Permissions([grant("*", "b")])
 
 
@@ -188,19 +189,19 @@ def test_cached_snapshots_and_values_are_evicted_by_weight(folder: Path, monkeyp
     size = views_module._SET_BYTES
     monkeypatch.setattr(views_module, "_MAX_BYTES", 3 * size + 2 * views_module._SKILL_BYTES)
     views = views_of(load_registry(folder), grant("token:ann", "b"), grant("token:bob", "team/*", "a"))
-    first = ref(views.of(ANN).snapshot)
-    assert len(views.of(BOB).snapshot.skills) == 2
+    first = ref(views.for_principal(ANN).snapshot)
+    assert len(views.for_principal(BOB).snapshot.skills) == 2
     assert first() is not None
-    assert not views.of(None).snapshot.skills
+    assert not views.for_principal(None).snapshot.skills
     gc.collect()
     assert first() is None
-    assert sorted(views.of(ANN).snapshot.skills) == ["b"]
+    assert sorted(views.for_principal(ANN).snapshot.skills) == ["b"]
     closed = list[str]()
     cache = LruCache(str, 1, close=closed.append)
-    one = cache.of(1)
-    assert cache.of(1) is one
+    one = cache.get(1)
+    assert cache.get(1) is one
     assert not closed
-    assert cache.of(2) is cache.of(2)
+    assert cache.get(2) is cache.get(2)
     assert (closed, cache.weight()) == ([one], 1)
 
 

@@ -14,6 +14,7 @@ from commands.calls import invoke, json_of, refusal, run
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import READERS, ConfigurationError, parameters, parse, read
+from mcp_skills_server.commands.features.table import oauth_settings
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.commands.serve_options import ServeOptions
@@ -83,6 +84,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     # The table [oauth]
     ("oauth = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),
     ("[oauth]\naudience = 'https://s.example'", 1, "oauth.issuer", 'write issuer = "https://login.example"'),
+    (f"[{OAUTH.replace(']', ']]', 1)}\n[[oauth]]", 1, "oauth", "write a table [oauth] with issuer and audience"),
     (f"{OAUTH}\nsecret = 'x'", 4, "oauth.secret", "docs/configuration.md"),
     (OAUTH.replace("https://l", "http://l"), 2, "oauth.issuer", "write the https URL of the issuer"),
     (OAUTH.replace("l.example", "l.example?x"), 2, "oauth.issuer", "write the https URL of the issuer"),
@@ -144,6 +146,13 @@ def test_table_values_are_accepted_within_their_bounds(key: str, fits: list[str]
         assert parse(f"{head}\n{name} = {value}".encode(), "c.toml")
     for value in fails:
         assert [each.key for each in faults_of(f"{head}\n{name} = {value}").faults] == [key], value
+
+
+@each_row("head", ["[source]\nfrom = 'a'", "[grant]\nwho = ['*']\nskills = ['a']", "[quota]\nruns = 2"])
+def test_table_that_may_repeat_is_read_once_or_several_times(head: str) -> None:
+    name = head[1 : head.index("]")]
+    single, several = parse(head.encode(), "c.toml"), parse(head.replace(f"[{name}]", f"[[{name}]]").encode(), "c.toml")
+    assert replace(single, lines={}) == replace(several, lines={})
 
 
 @each_row(("text", "seconds"), [("90s", 90), ("1.5m", 90), ("2h", 7200)])
@@ -367,7 +376,7 @@ def oauth_settings_of(tmp_path: Path, text: str, *options: str) -> OAuthSettings
     """Return the OAuth settings of a server with this file and these options."""
     (tmp_path / "c.toml").write_text(text)
     values = serve.make_context("serve", [str(tmp_path), "--config", f"{tmp_path}/c.toml", *options]).params
-    return OAuthSettings.with_options(values["config"].oauth, values)
+    return oauth_settings(values["config"] and values["config"].oauth, values)
 
 
 def test_oauth_table_is_parsed_and_shown(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_tokens_and_grants_are_replaced_atomically(config: Path) -> None:
         return {*next(iter(reloading.tokens)).groups}
 
     def record_state() -> None:
-        states.append((groups(), reloading.views.of(member) is reloading.views.of(None)))
+        states.append((groups(), reloading.views.for_principal(member) is reloading.views.for_principal(None)))
 
     class Recording(OpenResponses):
         def between_requests(self, work: Callable[[], object]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from mcp_skills_server import durable
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.cli import cli
 from mcp_skills_server.proposals.approval import approve
@@ -92,14 +93,14 @@ def _below(path: Path) -> Iterator[Path]:
 def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
     """The synchronizations and renames of this process from now on."""
     order = Order(Path(os.path.realpath(tmp_path)))
-    fsync, sync = os.fsync, os.sync
+    fsync, sync = os.fsync, durable._sync_file_system
 
     def synchronize(descriptor: int) -> None:
         fsync(descriptor)
         order.note_fsync(os.fstat(descriptor))
 
-    def synchronize_all() -> None:
-        sync()
+    def synchronize_all(path: str) -> None:
+        sync(path)
         order.note_sync()
 
     def recorded(rename: Any) -> Any:
@@ -112,7 +113,7 @@ def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
         return record
 
     monkeypatch.setattr(os, "fsync", synchronize)
-    monkeypatch.setattr(os, "sync", synchronize_all)
+    monkeypatch.setattr(durable, "_sync_file_system", synchronize_all)
     monkeypatch.setattr(os, "rename", recorded(os.rename))
     monkeypatch.setattr(os, "replace", recorded(os.replace))
     return order

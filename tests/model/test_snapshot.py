@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +25,7 @@ def skill(
 ) -> Skill:
     """Return a skill named by the last segment of its path, unless `fields` has a name."""
     fields = {"name": path.rpartition("/")[2]} | fields
-    served = {file: SkillFile(0, f"{path}/{file}", 3, "3", True) for file in sorted({SKILL_MD, *files})}
+    served = {file: SkillFile(0, f"{path}/{file}", 3) for file in sorted({SKILL_MD, *files})}
     return Skill(path, 0, path, Reading(fields, None, standing, problems), served, (), standing, empty)
 
 
@@ -73,8 +73,24 @@ def test_skill_content_differs_by_each_field_that_clients_see() -> None:
     assert Changes({"a": one}, {"a": replace(one, files=more)}).files == {("a", "x.md")}
     assert one.digests == {}
     assert not file.executable
-    file.digest = "sha256:0"
-    assert one.digests == {SKILL_MD: "sha256:0"}
+    read, runnable = replace(file, digest="sha256:0"), replace(file, executable=True)
+    assert replace(one, files={SKILL_MD: read}).digests == {SKILL_MD: "sha256:0"}
+    for other in (read, runnable):
+        changed = replace(one, files={SKILL_MD: other})
+        assert not one.has_same_content(changed)
+        assert Changes({"a": one}, {"a": changed}).files == {("a", SKILL_MD)}
+    assert one.has_same_content(replace(one, files={SKILL_MD: replace(file)}))
+
+
+def test_all_that_a_snapshot_holds_is_frozen() -> None:
+    one = skill("a")
+    (file,) = one.files.values()
+    for kept in (one, file, one.reading, problem_at("a"), Changes({}, {"a": one})):
+        for name in getattr(kept, "_fields", None) or [field.name for field in fields(kept)]:
+            with pytest.raises(AttributeError):
+                setattr(kept, name, None)
+    with pytest.raises(TypeError):
+        snapshot_of(one).skills["a"] = one  # type: ignore[index]
 
 
 @pytest.mark.requirement("X-2", "S40-5")

@@ -280,7 +280,7 @@ def withheld(tmp_path: Path) -> Iterator[Registry]:
 
 
 def seen(registry: Registry, *patterns: str) -> Snapshot:
-    return views_of(registry, grant("token:ann", *patterns)).of(ANN).snapshot
+    return views_of(registry, grant("token:ann", *patterns)).for_principal(ANN).snapshot
 
 
 def outcome(registry: Registry, store: ProposalStore, draft: Proposal, files: dict[str, str | None]) -> str:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.rpc.blobs import BlobStore
 
@@ -67,11 +68,11 @@ def test_default_limits_are_1000_blobs_64_mib_and_one_hour() -> None:
 
 def test_owner_has_a_share_of_the_bytes_and_a_full_store_refuses() -> None:
     blobs = BlobStore(most=100, most_bytes=40)
-    assert (blobs.limit("a"), blobs.limit(None)) == (10, 40)
+    assert (blobs.limit(Owner("a")), blobs.limit(None)) == (10, 40)
     with pytest.raises(RequestError, match="11 bytes; at most 10 are stored"):
-        blobs.add(b"x" * 11, "a")
-    kept = [blobs.add(b"x" * 10, owner) for owner in "abcd"]
+        blobs.add(b"x" * 11, Owner("a"))
+    kept = [blobs.add(b"x" * 10, Owner(owner)) for owner in "abcd"]
     with pytest.raises(RequestError, match=r"Too many blobs: .* is reached; try again later"):
-        blobs.add(b"x", "e")
+        blobs.add(b"x", Owner("e"))
     assert [blobs.get(each) for each in kept] == [b"x" * 10] * 4
-    assert blobs.get(blobs.add(b"y", "a")) == b"y"
+    assert blobs.get(blobs.add(b"y", Owner("a"))) == b"y"

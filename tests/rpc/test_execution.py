@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import BlobStore
@@ -267,7 +268,7 @@ async def test_output_blobs_are_limited_in_number_and_bytes(
     write_shell(tmp_path, f'cd "$SKILL_WORKSPACE/output_blobs"; for i in {loop}')
     blobs = BlobStore(most_bytes=most_bytes)
     for number in range(owners):
-        blobs.add(b"x" * 25, f"owner {number}")
+        blobs.add(b"x" * 25, Owner(f"owner {number}"))
     result = await run(make_rpc("off", tmp_path, blobs=blobs), name="thing")
     assert (result["status"], len(result["output_blobs"])) == ("completed", kept)
     assert "some files in output_blobs are above the limits" in result["logs_preview"]

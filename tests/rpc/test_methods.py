@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
-from mcp_skills_server.access.principal import Principal, Requester
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Requester
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.model import Standing
@@ -227,7 +228,7 @@ async def test_broken_manifest_hides_only_its_skill(tmp_path: Path, caplog: pyte
     for name, (_, code) in BROKEN.items():
         place = f"{tmp_path}/{name}/skill.toml"
         assert any(line.startswith(place) and code in line for line in caplog.messages), name
-        assert code in [each.code for each in rpc.registry.checks.of(rpc.registry.snapshot.skills[name])]
+        assert code in [each.code for each in rpc.registry.checks.problems_of(rpc.registry.snapshot.skills[name])]
     caplog.clear()
     write_skill(tmp_path / "more")
     rpc.registry.refresh()

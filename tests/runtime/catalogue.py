@@ -132,5 +132,5 @@ def _all() -> Iterator[Skill]:
             opening += f"\n\n## {heading}\n\nFor {what}: what to do first and what after it."
         reading = Reading(frontmatter, title, Standing.VALID, (), all_headings, opening)
         path = f"{domain}/{name}"
-        file = SkillFile(0, f"{path}/{SKILL_MD}", 1, "1", True)
+        file = SkillFile(0, f"{path}/{SKILL_MD}", 1)
         yield Skill(path, 0, path, reading, MappingProxyType({SKILL_MD: file}), (), Standing.VALID)

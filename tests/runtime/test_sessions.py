@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from catalog.forest import DEADLINE, load_registry, skill_md, write_files
+from mcp_skills_server.access.quota import Owner, QuotaError
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime import sessions as sessions_module
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import IDLE_S, MAX_SESSIONS, Sessions
@@ -138,15 +138,15 @@ async def test_refused_session_is_stored_after_others_expire(
     monkeypatch.setattr(sessions_module, "MAX_SESSIONS", 4)
     sessions = Sessions(runtime)
     for each in "abcd":
-        sessions.store(sessions.new(), None, each)
+        sessions.store(sessions.new(), None, Owner(each))
     refused = sessions.new()
     await refused.call("skills_load", {"names": ["a"]})
     with pytest.raises(QuotaError, match="the server's limit of 4 is reached; try again later"):
-        sessions.store(refused, None, "e")
+        sessions.store(refused, None, Owner("e"))
     assert refused.active_skills == []
     assert len(sessions) == 4
     clock.days += 1.1
-    sessions.store(refused, None, "e")
+    sessions.store(refused, None, Owner("e"))
     assert is_open(sessions, refused)
     assert len(sessions) == 1
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from catalog.forest import load_registry
-from mcp_skills_server.access.principal import LOCAL_REQUESTER
+from mcp_skills_server.access.quota import LOCAL_REQUESTER
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects.jsonrpc import Message
 from mcp_skills_server.runtime.runtime import Runtime

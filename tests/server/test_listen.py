@@ -15,11 +15,11 @@ import anyio
 import pytest
 
 from mcp_skills_server.access.grants import Grant, Pattern, Permissions
-from mcp_skills_server.access.principal import Owner, Principal
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Owner, QuotaError, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.server import notify
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.notify import Notifier, RecentNotifications, Stream
@@ -43,7 +43,7 @@ class Listener:
         self.received.append((method, params))
         self.acknowledged.set()
 
-    async def run(self, notifier: Notifier, owner: Owner) -> None:
+    async def run(self, notifier: Notifier, owner: Owner | None) -> None:
         async with asyncio.timeout(DEADLINE):
             stream = Stream("stream", self.send, shared=False)
             self.result = await notifier.listen(stream, self.filter.pop(), owner)
@@ -63,7 +63,7 @@ async def listeners(notifier: Notifier) -> AsyncGenerator[Callable[..., Any]]:
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
 
-            async def start(listener: Listener, owner: Owner) -> Listener:
+            async def start(listener: Listener, owner: Owner | None) -> Listener:
                 tasks.start_soon(listener.run, notifier, owner)
                 await listener.acknowledged.wait()
                 return listener
@@ -104,13 +104,13 @@ async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest
     """An evicted client would reopen its stream at once, and evict another one: for ever."""
     notifier = Notifier(Settings(streams=Streams(9)))
     async with listeners(notifier) as start:
-        streams = [await start(Listener(), owner) for owner in "aab"]
+        streams = [await start(Listener(), Owner(owner)) for owner in "aab"]
         with pytest.raises(QuotaError, match="one client may have at most 2"):
-            await Listener().run(notifier, "a")
-        streams += [await start(Listener(), owner) for owner in "bccdd"]
+            await Listener().run(notifier, Owner("a"))
+        streams += [await start(Listener(), Owner(owner)) for owner in "bccdd"]
         for owner in ("a", "another", None):
             with pytest.raises(QuotaError, match="limit of 8 is reached" if owner != "a" else "at most 2"):
-                await Listener().run(notifier, owner)
+                await Listener().run(notifier, owner and Owner(owner))
         await anyio.wait_all_tasks_blocked()
         assert [each.result for each in streams] == [None] * 8
     assert caplog.messages[1].startswith("refused a stream of a: Too many streams: ")
@@ -121,7 +121,7 @@ async def test_closed_stream_does_not_count_toward_the_limit() -> None:
     notifier = Notifier(Settings(streams=Streams(4)))
     for number in range(5):
         async with listeners(notifier) as start:
-            await start(Listener(), f"owner {number}")
+            await start(Listener(), Owner(f"owner {number}"))
     assert not notifier._streams
 
 
@@ -130,15 +130,15 @@ async def test_subscriptions_of_one_owner_are_limited(monkeypatch: pytest.Monkey
     notifier = Notifier(Settings())
     peers = [LegacyClient() for _ in range(3)]
     for peer in peers[:2]:
-        notifier.watch(peer, "skill://a/SKILL.md", "me")
-        notifier.watch(peer, "skill://a/SKILL.md", "me")
+        notifier.watch(peer, "skill://a/SKILL.md", Owner("me"))
+        notifier.watch(peer, "skill://a/SKILL.md", Owner("me"))
     with pytest.raises(QuotaError, match="one client may have at most 2"):
-        notifier.watch(peers[0], "skill://b/SKILL.md", "me")
-    notifier.watch(peers[2], "skill://b/SKILL.md", "other")
+        notifier.watch(peers[0], "skill://b/SKILL.md", Owner("me"))
+    notifier.watch(peers[2], "skill://b/SKILL.md", Owner("other"))
     notifier.unwatch(peers[0], "skill://a/SKILL.md")
-    notifier.watch(peers[0], "skill://b/SKILL.md", "me")
+    notifier.watch(peers[0], "skill://b/SKILL.md", Owner("me"))
     await peers[1].exit_stack.aclose()
-    notifier.watch(peers[0], "skill://c/SKILL.md", "me")
+    notifier.watch(peers[0], "skill://c/SKILL.md", Owner("me"))
 
 
 def test_subscriptions_of_a_client_and_of_all_are_limited() -> None:
@@ -167,7 +167,7 @@ async def test_disconnected_legacy_client_is_forgotten() -> None:
     notifier, peer = Notifier(Settings()), LegacyClient()
     async with notifier.running():
         notifier.add_legacy_client(peer)
-        notifier.watch(peer, "skill://a/SKILL.md", "me")
+        notifier.watch(peer, "skill://a/SKILL.md", Owner("me"))
         await peer.exit_stack.aclose()
         await anyio.wait_all_tasks_blocked()
         assert not notifier._deliveries

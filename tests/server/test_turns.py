@@ -13,7 +13,7 @@ from anyio import from_thread, wait_all_tasks_blocked
 
 from catalog.forest import load_registry
 from mcp_skills_server import Registry, Runtime
-from mcp_skills_server.access.principal import Requester
+from mcp_skills_server.access.quota import Owner, Requester
 from mcp_skills_server.catalog.views import retry_when_stale
 from mcp_skills_server.model import SkillFile
 from mcp_skills_server.rpc.methods import Methods
@@ -29,7 +29,7 @@ Read = Callable[[str], Awaitable[Any]]
 def over_mcp(registry: Registry) -> Read:
     params = {"uri": "skill://a/data.txt"}
     return lambda owner: retry_when_stale(
-        registry, lambda view: resources.read_resource(view, Settings(), Caller(quota_owner=owner), params)
+        registry, lambda view: resources.read_resource(view, Settings(), Caller(quota_owner=Owner(owner)), params)
     )
 
 
@@ -48,7 +48,7 @@ def by_tools(registry: Registry) -> Read:
 
 def over_rpc(registry: Registry) -> Read:
     methods, params = Methods(Runtime(registry)), {"name": "a", "path": "data.txt"}
-    return lambda owner: methods.call("read_skill_file", params, Requester(owner=owner))
+    return lambda owner: methods.call("read_skill_file", params, Requester(owner=Owner(owner)))
 
 
 @pytest.mark.parametrize("reader", [over_mcp, by_tools, over_rpc])

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.shared import change_bus, link
+from mcp_skills_server.shared import link
 from mcp_skills_server.shared.address import redis_settings
 from mcp_skills_server.shared.change_bus import FOLDERS, SOURCES, ChangeBus
 from mcp_skills_server.shared.link import Link
@@ -143,35 +140,6 @@ def test_message_before_start_or_after_stop_is_dropped(redis: RealRedis, monkeyp
         assert a.folders == 0
 
 
-def test_stop_during_a_message_closes_all_connections(redis: RealRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = redis.process
-    assert process is not None
-    with replicas(redis, 1) as (a,):
-        pool = a.link._publisher.connection_pool
-        disconnect = pool.disconnect
-
-        async def disconnect_and_continue() -> None:
-            await disconnect()
-            process.send_signal(signal.SIGCONT)
-            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
-
-        monkeypatch.setattr(pool, "disconnect", disconnect_and_continue)
-        process.send_signal(signal.SIGSTOP)  # a new connection waits for its first response
-        try:
-            a.bus.notify(FOLDERS)
-            a.bus.notify(SOURCES)
-            in_use = pool._in_use_connections
-            wait_until(lambda: [each.is_connected for each in [*in_use]] == [True] * 3)
-        finally:
-            a.bus.stop()
-            process.send_signal(signal.SIGCONT)
-    assert a.link._thread is not None
-    a.link._thread.join(DEADLINE)
-    assert not a.link._thread.is_alive()
-    connections = {*pool._available_connections, *pool._in_use_connections}
-    assert [each for each in connections if each.is_connected] == []
-
-
 def test_failed_scan_does_not_prevent_later_ones(redis: RealRedis, caplog: pytest.LogCaptureFixture) -> None:
     with replicas(redis, 2) as (a, b):
         b.is_failing = True
@@ -180,23 +148,3 @@ def test_failed_scan_does_not_prevent_later_ones(redis: RealRedis, caplog: pytes
         b.is_failing = False
         a.bus.notify(SOURCES)
         wait_until(lambda: b.sources)
-
-
-def test_pause_after_a_scan_is_four_times_its_duration() -> None:
-    times: list[float] = []
-
-    async def scan() -> None:
-        times.append(time.monotonic())
-        await asyncio.sleep(0.1)
-        times.append(time.monotonic())
-
-    async def scan_twice() -> None:
-        throttled = change_bus._Throttled(scan, pause_s=0)
-        throttled.ask()
-        while len(times) < 4:
-            await asyncio.sleep(0.01)
-            throttled.ask()
-
-    asyncio.run(scan_twice())
-    start, end, next_start, _ = times
-    assert next_start - end > 3.9 * (end - start)

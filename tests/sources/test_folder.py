@@ -41,7 +41,7 @@ def store_skill(folder: Path, files: Files = FILES, *, force: bool = False, **ch
 
 def state_of(folder: Path, name: str = "a") -> SkillState:
     with FetchedFolder.opened(folder) as store:
-        return store.look(name)[0]
+        return store.state_of(name)[0]
 
 
 def test_unchanged_files_are_not_rewritten(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_commit_conflict_fails_only_its_own_skill(tmp_path: Path) -> None:
         assert all(isinstance(each, ConflictError) for each in failed.values())
         assert "edited meanwhile" in str(failed["a"])
         assert "appeared meanwhile" in str(failed["b"])
-        assert store.look("a")[0] is SkillState.EDITED
-        assert store.look("c")[0] is SkillState.KEPT
+        assert store.state_of("a")[0] is SkillState.EDITED
+        assert store.state_of("c")[0] is SkillState.KEPT
         assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
     assert (tmp_path / "a" / "SKILL.md").read_bytes() == b"edited"
     assert not os.listdir(tmp_path / "b")

@@ -194,13 +194,13 @@ def test_state_has_times_of_last_and_next_poll(tmp_path: Path) -> None:
     source.on_poll = lambda _: states.append(follower.state)
     start = time.time()
     follow(follower)
-    assert states[0].looked is None
+    assert states[0].polled is None
     for state in (*states[1:], follower.state):  # failures count as polls
-        assert state.looked is not None
-        assert start <= state.looked <= time.time()
-    assert [state.next_look for state in states] == [None] * 3  # a poll is under way
-    assert follower.state.next_look is not None
-    assert follower.state.next_look >= start + 1000
+        assert state.polled is not None
+        assert start <= state.polled <= time.time()
+    assert [state.next_poll for state in states] == [None] * 3  # a poll is under way
+    assert follower.state.next_poll is not None
+    assert follower.state.next_poll >= start + 1000
 
 
 def test_refused_revision_is_not_retried_but_unreachable_one_is(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_requested_poll_ends_wait_and_is_throttled_to_one_per_second(tmp_path: P
     async def sleep(seconds: float) -> None:
         await source.sleep(seconds)
         if seconds:
-            follower.look()
+            follower.poll_now()
         if seconds > 1:
             await anyio.sleep_forever()
 

@@ -84,7 +84,7 @@ def test_registry_is_told_of_each_revision_without_a_watch(name: str, place: Pub
         revisions = [registry.roots[0].revision]
         for text in ("second", "third"):
             place.publish(text, ())
-            opened.mirrors.look()
+            opened.mirrors.poll_now()
             revision, bodies = seen.get(timeout=DEADLINE)
             assert bodies == {"good": text}
             revisions.append(revision)

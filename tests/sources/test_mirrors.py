@@ -161,7 +161,7 @@ def test_archive_is_unpacked_without_ignored_files(tmp_path: Path) -> None:
     mirrors.root("https://skills.example")
     root = mirrors.root(str(path))
     assert isinstance(root, MirroredRoot)
-    assert mirrors.look() == 1  # the site, which alone is remote
+    assert mirrors.poll_now() == 1  # the site, which alone is remote
     mirrors.stop()
     assert not Path(root.path).exists()
     for options, expected in (([], {"alpha"}), (["--hidden"], {"alpha", ".claude/skills/beta"})):

@@ -15,7 +15,7 @@ import pytest
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.format import archive
 from mcp_skills_server.sources.records import read_indexes, read_records
-from mcp_skills_server.sources.site import look, refresh
+from mcp_skills_server.sources.site import fetch_index, refresh
 from mcp_skills_server.sources.source import FetchLimits, UnreachableError
 from sources.fetching import BUNDLE_FILES, LOCAL, fetch, fetch_to_folder, read_tree, skill_names
 from sources.publishers import (
@@ -87,7 +87,7 @@ def test_links_in_skill_are_not_fetched(site: Publisher, output: Path) -> None:
 @pytest.mark.requirement("WK-50")
 def test_look_requests_only_the_index(site: Publisher) -> None:
     site.add("a")
-    url, index = anyio.run(look, site.url, LOCAL)
+    url, index = anyio.run(fetch_index, site.url, LOCAL)
     assert url == f"{site.url}{INDEX}"
     assert [each.name for each in index.entries] == ["a"]
     assert site.paths == [INDEX]

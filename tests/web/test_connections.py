@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.quotas import LimitedOwner
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.web.connections import Slot, Slots, State, Unread, client_to_evict
 from tables import each_row
 from web.http_wire import PROBE, Server, client, exchange, http_serving, patched, token_file
@@ -33,7 +33,7 @@ class SlotTable:
 
     def connect(self, owner: str, state: State = State.SILENT) -> Slot:
         """Open a connection in this state. Unless it is silent, a request on it was admitted."""
-        slot = Slot(self.slots, owner, lambda: self.evicted.append(slot))
+        slot = Slot(self.slots, Owner(owner), lambda: self.evicted.append(slot))
         self.slots.enter(slot)
         slot.is_admitted = state is not State.SILENT
         self.slots.set_state(slot, state)
@@ -71,11 +71,14 @@ def test_new_connection_evicts_silent_before_resting_and_never_busy(
     assert [number for number, slot in enumerate(opened) if slot.is_spare] == spare
 
 
-HELD = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9))
+OWNERS = [Owner(key) for key in "abcde"]
+HELD = st.dictionaries(st.sampled_from(OWNERS[:4]), st.integers(1, 9))
 
 
-@given(HELD, st.sampled_from("abcde"), st.sets(st.sampled_from("abcd")))
-def test_only_newcomer_or_larger_client_loses_slot(held: dict[str, int], newcomer: str, evictable: set[str]) -> None:
+@given(HELD, st.sampled_from(OWNERS), st.sets(st.sampled_from(OWNERS[:4])))
+def test_only_newcomer_or_larger_client_loses_slot(
+    held: dict[Owner, int], newcomer: Owner, evictable: set[Owner]
+) -> None:
     evictable &= held.keys()
     evicted = client_to_evict(held, newcomer, evictable)
     larger = {owner for owner in evictable if held[owner] > held.get(newcomer, 0)}
@@ -139,7 +142,7 @@ def test_busy_connection_is_evicted_only_from_larger_client(
 def test_authenticated_connection_counts_for_its_token() -> None:
     table = SlotTable(3)
     authenticated = table.connect("address", State.BUSY)
-    assert authenticated.admit("token x")
+    assert authenticated.admit(Owner("token x"))
     table.slots.set_state(authenticated, State.RESTING)
     table.connect("address", State.BUSY)
     table.connect("address", State.BUSY)
@@ -163,7 +166,7 @@ def test_slots_never_exceed_limit_and_are_evicted_once(steps: list[tuple[str, St
         slot = table.connect(owner, state)
         connected.append(slot)
         if action == "admit":
-            slot.admit(f"token {owner}")
+            slot.admit(Owner(f"token {owner}"))
         elif action == "leave":
             connected.remove(slot)
             table.slots.leave(slot)
@@ -176,7 +179,7 @@ def test_slots_never_exceed_limit_and_are_evicted_once(steps: list[tuple[str, St
 
 def named_slot(closed: list[str], name: str) -> Slot:
     """Return a slot whose owner is the first word of its name. Add the name to `closed` on close."""
-    return Slot(Slots(1, 1), name.partition(" ")[0], lambda: closed.append(name))
+    return Slot(Slots(1, 1), Owner(name.partition(" ")[0]), lambda: closed.append(name))
 
 
 def test_client_with_most_unread_bytes_loses_its_oldest_connection(
@@ -229,7 +232,7 @@ def test_unread_quota_closes_oldest_connections_of_same_owner_only(
     for owner in "abc":
         for number in range(5):
             slot = slots[owner, number] = named_slot(closed, f"{owner} {number}")
-            slot.admit(LimitedOwner(owner, {"unread-bytes": share}))
+            slot.admit(Owner(owner, {"unread-bytes": share}))
     sizes: dict[str, dict[int, int]] = {owner: {} for owner in "abc"}
     for owner, number, size in steps:
         unread.add(slots[owner, number], size)

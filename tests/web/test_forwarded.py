@@ -8,7 +8,7 @@ import anyio
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from mcp_skills_server.access.principal import owner_of
+from mcp_skills_server.access.quota import owner_of
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.forwarded import PREFIX, checked_prefix, strip_prefix, trusted_networks
 from tables import each_row

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import keys
-from mcp_skills_server.model.keys import ContradictionError, Key, Table, WrongValueError
+from mcp_skills_server.model.keys import ContradictionError, Key, Table
 
 KEY_TYPES: Final[Mapping[str, tuple[str, str | None]]] = {
     **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
@@ -48,7 +47,7 @@ def is_secure(url: str) -> bool:
 
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 _ENDPOINT: Final = "https://skills.example/mcp"
-_NO_RESOURCE: Final = "is not an https URL, so it cannot be the URL of the endpoint"
+NO_RESOURCE: Final = "is not an https URL, so it cannot be the URL of the endpoint"
 _read_scopes: Final = keys.list_of(keys.text_that(_SCOPE.fullmatch))
 
 
@@ -104,38 +103,8 @@ class OAuthSettings:
         audience = values["audience"]
         if "resource" not in values and not is_secure(audience):
             hint = f'add resource = "{_ENDPOINT}"'
-            raise ContradictionError("audience", f"this {_NO_RESOURCE}", hint)
+            raise ContradictionError("audience", f"this {NO_RESOURCE}", hint)
         return cls(**{"resource": audience, **keys.fields_of(values, "skew")})
-
-    @classmethod
-    def with_options(
-        cls, table: OAuthSettings | None, values: Mapping[str, Any]
-    ) -> OAuthSettings | None:
-        """Return the settings of the table with those of the options --oauth-KEY; None without any.
-
-        Raises:
-            UsageError: an option has an invalid value, or an issuer or an audience is missing.
-        """
-        options = {key: values[f"oauth_{key}"] for key in ("issuer", "audience", "resource")}
-        given = {key: value for key, value in options.items() if value is not None}
-        if not given:
-            return table
-        for key in ("issuer", "audience"):
-            if table is None and key not in given:
-                raise UsageError(f"--oauth-{key} is missing; give it too, or a table [oauth]")
-        for key, value in given.items():
-            known = cls.TABLE.keys[key]
-            try:
-                known.read(value)
-            except WrongValueError as error:
-                raise UsageError(f"--oauth-{key}: {error}; give {known.takes}") from None
-        audience = given.get("audience")
-        if audience and (table is None or table.resource == table.audience):
-            given.setdefault("resource", audience)
-            if not is_secure(given["resource"]):
-                hint = "give --oauth-resource too"
-                raise UsageError(f"--oauth-audience {_NO_RESOURCE}; {hint}")
-        return cls(**given) if table is None else replace(table, **given)
 
     @property
     def requested_scopes(self) -> tuple[str, ...]:

@@ -421,7 +421,7 @@ class _Proxy:
         while True:
             changed.wait()
             changed.clear()
-            offered = acp.available(views.of(None).snapshot)
+            offered = acp.available(views.for_principal(None).snapshot)
             for path, reason in offered.left_out:
                 if (path, reason) not in left_out:
                     logger.warning(

@@ -33,7 +33,7 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     """Return the notes on these checked skills; skip files that cannot be read."""
     problems: list[Problem] = []
     for skill in skills:
-        known = (*skill.problems, *registry.checks.of(skill))
+        known = (*skill.problems, *registry.checks.problems_of(skill))
         problems += [problem for problem in known if problem.severity == "note"]
     usable = [
         skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files

@@ -1,7 +1,4 @@
-"""Bundle: the files of one skill, what of its directories is refused, and its limits.
-
-Each file keeps its object from the last scan while its bytes are the same.
-"""
+"""Bundle: the files of one skill, what of its directories is refused, and its limits."""
 
 from __future__ import annotations
 
@@ -13,12 +10,14 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.disk import WalkedFile
 from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.format.identity import MARKUP
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, SkillFile
+from mcp_skills_server.model.digests import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -59,45 +58,53 @@ REFUSALS: Final[Mapping[str, FileRefusal]] = {
 
 
 class ScannedFiles:
-    """The files that one scan of a root meets.
+    """The files that one scan of a root meets. A file whose bytes are the same keeps its object.
 
     Args:
         known: the skills of the last scan, or of the index.
+        proofs: by location, the stat signatures that prove the bytes of their files.
         most_bytes: a larger file is not read.
         nested: the directories of nested skills, to which the scan adds.
+
+    Attributes:
+        reads: number of files that were read.
+        signatures: by location, the signatures that prove the bytes of the files met.
     """
 
     def __init__(
-        self, root: Root, known: Iterable[Skill], most_bytes: int, nested: Set[str]
+        self,
+        root: Root,
+        known: Iterable[Skill],
+        proofs: Mapping[str, str],
+        most_bytes: int,
+        nested: Set[str],
     ) -> None:
         self.reads = 0
-        """Number of files that were read."""
+        self.signatures: dict[str, str] = {}
         self._root = root
         self._most_bytes = most_bytes
         self._nested = nested
         self._known = {file.location: file for skill in known for file in skill.files.values()}
+        self._proofs = proofs
         self._taken: dict[str, SkillFile] = {}
-        self._linked: dict[str, SkillFile | None] = {}
+        self._linked: dict[str, WalkedFile | None] = {}
 
-    def unchanged(self, file: SkillFile) -> SkillFile | None:
-        """Return the known file at this location if its signature is the same, or None.
+    def unchanged(self, file: WalkedFile) -> SkillFile | None:
+        """Return a file without reading it if its signature proves the known bytes, or None.
 
         An index may be wrong about a file: `Registry.read` hashes all it reads, so no bytes are
         served under another digest.
         """
         old = self._taken.get(file.location) or self._known.get(file.location)
-        if old is None or not old.digest or old.signature != file.signature:
+        is_proved = file.is_settled and self._proofs.get(file.location) == file.signature
+        if old is None or not old.digest or not is_proved:
             return None
-        if not (old.mtime_reliable and file.mtime_reliable):  # young, or the clock was set back
-            return None
-        old.executable = file.executable
-        self._taken[file.location] = old
-        return old
+        if old.executable != file.is_executable:
+            old = replace(old, executable=file.is_executable)
+        return self._record(file, old)
 
-    def take(self, file: SkillFile) -> SkillFile:
-        """Return the object of a file: the known one if the bytes are the same.
-
-        A file that cannot be read has no digest.
+    def take(self, file: WalkedFile) -> SkillFile:
+        """Return a file with its digest; one that cannot be read has none.
 
         Raises:
             OSError: the process ran out of descriptors or memory.
@@ -105,32 +112,41 @@ class ScannedFiles:
         taken = self._taken.get(file.location) or self.unchanged(file)
         if taken is not None:
             return taken
-        old = self._known.get(file.location)
-        if not file.digest:
-            try:
-                self.read(file)
-            except OSError as error:
-                if error.errno in disk.TRANSIENT_ERRORS:
-                    raise
-                is_news = old is None or old.digest
-                # an unreadable SKILL.md has a problem of its own
-                if is_news and not file.location.endswith(SKILL_MD):
-                    text = "a file of a skill is not served: %s: %s"
-                    logger.warning(text, error.strerror, error.filename)
-        if old is not None and (old.digest, old.size) == (file.digest, file.size):
-            old.signature, old.mtime_reliable = file.signature, file.mtime_reliable
-            old.executable = file.executable
-            file = old
-        self._taken[file.location] = file
-        return file
+        try:
+            self.read(file)
+        except OSError as error:
+            if error.errno in disk.TRANSIENT_ERRORS:
+                raise
+            old = self._known.get(file.location)
+            # an unreadable SKILL.md has a problem of its own
+            if (old is None or old.digest) and not file.location.endswith(SKILL_MD):
+                text = "a file of a skill is not served: %s: %s"
+                logger.warning(text, error.strerror, error.filename)
+            return self._record(file, self._made(file, ""))
+        return self._taken[file.location]
 
-    def read(self, file: SkillFile) -> bytes:
+    def read(self, file: WalkedFile) -> bytes:
         """Read a file and record its digest; raise OSError if it is unreadable."""
         self.reads += 1
         located = self._root.locate(file.location)
-        return disk.ingest(located.base, located.rest, file, self._most_bytes)
+        raw, file = disk.ingest(located.base, located.rest, file, self._most_bytes)
+        self._record(file, self._made(file, digest_of(raw)))
+        return raw
 
-    def linked(self, directory: str, name: str) -> SkillFile | None:
+    def _made(self, file: WalkedFile, digest: str) -> SkillFile:
+        """Return the known file if it is equal, since an unchanged skill keeps its objects."""
+        size, executable = file.size, file.is_executable
+        made = SkillFile(self._root.index, file.location, size, digest, executable)
+        known = self._known.get(file.location)
+        return known if known is not None and known == made else made
+
+    def _record(self, file: WalkedFile, taken: SkillFile) -> SkillFile:
+        if taken.digest and file.is_settled:
+            self.signatures[file.location] = file.signature
+        self._taken[file.location] = taken
+        return taken
+
+    def linked(self, directory: str, name: str) -> WalkedFile | None:
         """Return the file in its root that a link leads to, or None.
 
         A link into a nested skill from outside yields None: it would bypass the grants.
@@ -138,9 +154,9 @@ class ScannedFiles:
         location = join(directory, name)
         if location not in self._linked:
             located = self._root.locate(directory)
-            target = disk.resolve_link(located.base, self._root.index, located.rest, name)
+            target = disk.resolve_link(located.base, located.rest, name)
             if target is not None:
-                target.location = join(located.link, target.location)
+                target = target._replace(location=join(located.link, target.location))
                 entered = {*above(target.location)} - {*above(location)}
                 target = target if self._nested.isdisjoint(entered) else None
             self._linked[location] = target
@@ -157,7 +173,7 @@ class Bundle:
         self._skill = skill
         self._root = root
         self._scanned = files
-        self._files: dict[str, SkillFile] = {}
+        self._files: dict[str, WalkedFile] = {}
         self._findings: list[Problem] = []
         self._empty: list[str] = []
         self._nested: list[str] = []
@@ -244,7 +260,7 @@ class Bundle:
             yield problem("too-many-bytes", text)
 
 
-def _within_limits(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
+def _within_limits(files: Mapping[str, WalkedFile], limits: Limits) -> dict[str, WalkedFile]:
     """Return the files within the limits: SKILL.md first, then by depth and path.
 
     This bounds what any client can make the server hash, copy or send of a skill.

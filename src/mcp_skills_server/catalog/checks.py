@@ -78,7 +78,7 @@ class Checks:
         self._first: list[Skill] = []
         self._worker: threading.Thread | None = None
 
-    def of(self, skill: Skill) -> Sequence[Problem]:
+    def problems_of(self, skill: Skill) -> Sequence[Problem]:
         """Return the problems in a skill's files, cached unless a file was unreadable."""
         problems = self.known(skill)
         # A read that failed may succeed now, though the skill did not change.
@@ -144,7 +144,7 @@ class Checks:
             return
         begun = time.monotonic()
         try:
-            self.of(skill)
+            self.problems_of(skill)
         except Exception:  # a bug in one rule must not end the checks of the other skills
             logger.exception("%s could not be checked", skill.path)
             self.remember(skill, ())

@@ -14,11 +14,9 @@ import stat
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.format.ignored import is_ignored
-from mcp_skills_server.model import SkillFile
-from mcp_skills_server.model.digests import digest_of
 
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -50,14 +48,28 @@ def signature(status: os.stat_result) -> str:
     return f"{size:x}.{mtime:x}.{since:x}.{status.st_ino:x}.{status.st_dev:x}"
 
 
-def file_from(status: os.stat_result, root: int, location: str, now: int) -> SkillFile:
-    """Make a SkillFile without a digest from a stat result taken at `now` (nanoseconds)."""
+class WalkedFile(NamedTuple):
+    """A regular file as a walk found it, not read yet.
+
+    Attributes:
+        location: root-relative path, `/`-separated, with links resolved.
+        is_settled: False if the file was so young that a later write could leave the same
+            signature.
+    """
+
+    location: str
+    size: int
+    signature: str
+    is_settled: bool
+    is_executable: bool
+
+
+def file_from(status: os.stat_result, location: str, now: int) -> WalkedFile:
+    """Make a WalkedFile from a stat result taken at `now` (nanoseconds)."""
     young = now - _SETTLED_NS
     is_settled = status.st_mtime_ns < young and status.st_ctime_ns < young
     is_executable = bool(status.st_mode & stat.S_IXUSR)
-    return SkillFile(
-        root, location, status.st_size, signature(status), is_settled, "", is_executable
-    )
+    return WalkedFile(location, status.st_size, signature(status), is_settled, is_executable)
 
 
 def is_foreign_hard_link(status: os.stat_result, handle: Handle) -> bool:
@@ -145,8 +157,10 @@ def read(
         os.close(descriptor)
 
 
-def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> bytes:
-    """Read a file that a walk found, and set the digest, size and signature of `file`.
+def ingest(
+    root_path: str, location: str, file: WalkedFile, most_bytes: int
+) -> tuple[bytes, WalkedFile]:
+    """Read a file that a walk found; return its bytes, and the file as it is now.
 
     The path of the directory `root_path` is free of links; `location` is that of the file below it.
 
@@ -170,12 +184,11 @@ def ingest(root_path: str, location: str, file: SkillFile, most_bytes: int) -> b
         raise OSError(error.errno, reason, path) from None
     mark = signature(status)
     if mark != file.signature or len(raw) != status.st_size:
-        file.size, file.signature, file.mtime_reliable = len(raw), mark, False
-    file.digest = digest_of(raw)
-    return raw
+        file = file._replace(size=len(raw), signature=mark, is_settled=False)
+    return raw, file
 
 
-def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
+def resolve_link(root_path: str, directory: str, name: str) -> WalkedFile | None:
     """Return the regular file inside the root that a link leads to, or None.
 
     None for a link that leaves the root, leads to a directory or a device, is broken, or passes an
@@ -195,7 +208,7 @@ def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillF
     status = lstat_below(root_path, location)
     if status is None or not stat.S_ISREG(status.st_mode):
         return None
-    return file_from(status, root, location, time.time_ns())
+    return file_from(status, location, time.time_ns())
 
 
 def lstat_below(root_path: str, location: str) -> os.stat_result | None:

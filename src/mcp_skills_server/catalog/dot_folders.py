@@ -66,6 +66,6 @@ def _folders(root: Root, location: str) -> Iterator[tree.Directory]:
 
     with suppress(OSError), open_directory(root.path, location) as handle:
         depth = tree.MAX_LEVELS - levels(location)
-        entries = tree.Walk(root.index, 1, hidden=True).read_directory(handle, location, depth)
+        entries = tree.Walk(1, hidden=True).read_directory(handle, location, depth)
         if entries is not None:
             yield from below(entries)

@@ -36,7 +36,7 @@ class Origins:
         self._has_records = cache(_has_records)
         self._read = cache(_read)
 
-    def of(self, directory: str) -> str | None:
+    def origin_of(self, directory: str) -> str | None:
         """Return the origin of a root-relative directory, or None if it was not fetched."""
         if self._origin is not None:
             return self._origin

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import mcp_skills_server
 from mcp_skills_server.catalog.roots import Limits, Root
@@ -63,6 +63,13 @@ _TRANSIENT_CODES: Final = frozenset(("unreadable", "skill-md-too-large"))
 """Problems of a SKILL.md whose bytes were not read: the next process must retry."""
 
 
+class IndexedSkills(NamedTuple):
+    """The skills of a root by directory, and by location the signatures that prove their files."""
+
+    skills: Mapping[str, Skill]
+    signatures: Mapping[str, str]
+
+
 class UnusableFileError(SkillsServerError):
     """The file must not be used; the message states why."""
 
@@ -81,8 +88,8 @@ class Index:
         self._lock = threading.Lock()
         self._is_given_up = False
 
-    def skills(self, root: Root, limits: Limits) -> dict[str, Skill] | None:
-        """Return the skills that an earlier process found in a root, by directory, or None.
+    def skills(self, root: Root, limits: Limits) -> IndexedSkills | None:
+        """Return the skills that an earlier process found in a root, or None.
 
         Each has only the files whose bytes their stat signatures prove. Undecodable records are
         skipped.
@@ -91,22 +98,30 @@ class Index:
             "SELECT directory, record FROM skill JOIN root ON root = id WHERE path = ? AND code = ?"
         )
 
-        def read(connection: sqlite3.Connection) -> dict[str, Skill]:
+        def read(connection: sqlite3.Connection) -> IndexedSkills | None:
             skills: dict[str, Skill] = {}
+            signatures: dict[str, str] = {}
             # row by row: all records at once would double the memory of a start
             for directory, record in connection.execute(query, _key(root, limits)):
                 with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                    skills[directory] = _decode(root.index, directory, json.loads(record))
-            return skills
+                    decoded = json.loads(record)
+                    skills[directory] = _decode(root.index, directory, decoded, signatures)
+            return IndexedSkills(skills, signatures) if skills else None
 
-        return self._do(read, create=False) or None
+        return self._do(read, create=False)
 
     def save(
-        self, root: Root, limits: Limits, changed: Iterable[Skill], gone: Iterable[str]
+        self,
+        root: Root,
+        limits: Limits,
+        changed: Iterable[Skill],
+        gone: Iterable[str],
+        signatures: Mapping[str, str],
     ) -> bool:
         """Save the changed skills of a root in one transaction; tell whether they were saved.
 
-        `gone` are the directories of skills that are no longer there.
+        `gone` are the directories of skills that are no longer there; `signatures` are by location
+        those that prove the bytes of a file.
         """
 
         def write(connection: sqlite3.Connection) -> bool:
@@ -115,7 +130,7 @@ class Index:
                 "DELETE FROM skill WHERE root = ? AND directory = ?",
                 ((number, directory) for directory in gone),
             )
-            records = ((skill.directory, encode(skill)) for skill in changed)
+            records = ((skill.directory, encode(skill, signatures)) for skill in changed)
             rows = ((number, directory, record) for directory, record in records if record)
             connection.executemany("REPLACE INTO skill VALUES (?, ?, ?)", rows)
             return True
@@ -276,16 +291,15 @@ def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
     return int(root_id)
 
 
-def encode(skill: Skill) -> str | None:
+def encode(skill: Skill, signatures: Mapping[str, str]) -> str | None:
     """Return the JSON record of a skill, or None if its SKILL.md must be read again.
 
-    A file younger than its time stamps can tell is left out: a later write could keep its
-    signature.
+    A file without a signature that proves its bytes is left out.
     """
     files = [
-        (path, file.location, file.size, file.signature, file.digest)
+        (path, file.location, file.size, signatures[file.location], file.digest)
         for path, file in skill.files.items()
-        if file.mtime_reliable and file.digest and file.signature
+        if file.location in signatures
     ]
     reading = skill.reading
     if not any(path == SKILL_MD for path, *_ in files) or any(
@@ -298,8 +312,11 @@ def encode(skill: Skill) -> str | None:
         return None
 
 
-def _decode(root: int, directory: Any, record: Any) -> Skill:
-    """Decode a record into a Skill; `Index.skills` suppresses the errors of a malformed one."""
+def _decode(root: int, directory: Any, record: Any, signatures: dict[str, str]) -> Skill:
+    """Decode a record into a Skill, and add its files' signatures to `signatures`.
+
+    `Index.skills` suppresses the errors of a malformed record.
+    """
     path, standing, files, read = record
     frontmatter, heading, of_reading, problems, headings, opening = read
     if not isinstance(directory, str) or not isinstance(frontmatter, dict):
@@ -312,11 +329,12 @@ def _decode(root: int, directory: Any, record: Any) -> Skill:
         tuple(map(str, headings)),
         str(opening),
     )
-    known = {
-        intern(str(name)): SkillFile(root, str(location), int(size), str(signature), True, digest)
-        for name, location, size, signature, digest in files
-        if is_digest(digest)
-    }
+    known: dict[str, SkillFile] = {}
+    for name, location, size, signature, digest in files:
+        if is_digest(digest):
+            file = SkillFile(root, str(location), int(size), digest)
+            known[intern(str(name))] = file
+            signatures[file.location] = str(signature)
     return Skill(str(path), root, directory, reading, known, (), Standing(standing))
 
 

@@ -70,7 +70,6 @@ class SkillReader:
             reason = None if error.errno in _CHANGED else error.strerror
             raise StaleFileError(path, reason) from None
         if file.digest != digest_of(raw):
-            file.signature = ""  # force a rescan: a quick rewrite may leave the same time stamp
             raise StaleFileError(path)
         return raw
 

@@ -11,14 +11,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final, Protocol, Self
 
 from mcp_skills_server.catalog.checks import Checks
 from mcp_skills_server.catalog.gates import Gate
-from mcp_skills_server.catalog.index import Index
+from mcp_skills_server.catalog.index import Index, IndexedSkills
 from mcp_skills_server.catalog.path_map import above, outermost
 from mcp_skills_server.catalog.reader import SkillReader
 from mcp_skills_server.catalog.root_state import RootState
@@ -121,7 +121,6 @@ class Registry(SkillReader):
         super().__init__(open_roots(roots), limits)
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
-        self.permissions = None  # no principal's part: all skills
         self._lock = threading.RLock()
         root_gate = None
         if gate is not None:
@@ -255,8 +254,8 @@ class Registry(SkillReader):
                     self._notify(changes, defer=defer and self._is_followed)
             return changes
 
-    def _recalled(self, state: RootState) -> Mapping[str, Skill] | None:
-        """Return a root's skills from the index, by directory, or None."""
+    def _recalled(self, state: RootState) -> IndexedSkills | None:
+        """Return a root's skills from the index, or None."""
         if self.index is None:
             return None
         return self.index.skills(state.root, state.limits)
@@ -271,7 +270,10 @@ class Registry(SkillReader):
         While a watcher runs, notifications are deferred and coalesced: a client that reads during a
         burst would otherwise be notified of each skill by itself.
         """
-        return self.refresh([path], defer=True)
+        with self._lock:
+            for state in self._states:
+                state.distrust(path)  # a quick rewrite may leave the same time stamp
+            return self.refresh([path], defer=True)
 
     def note(
         self, folder: str, revision: str, problems: Sequence[Problem], changed: Iterable[str] = ()
@@ -337,8 +339,9 @@ class Registry(SkillReader):
                 return
             unsaved, state.unsaved = state.unsaved, set()
             changed = [state.skills[location] for location in unsaved if location in state.skills]
+            signatures = dict(state.signatures) if changed else {}
         gone = unsaved - {skill.directory for skill in changed}
-        if unsaved and not self.index.save(state.root, state.limits, changed, gone):
+        if unsaved and not self.index.save(state.root, state.limits, changed, gone, signatures):
             self._next_save = time.monotonic() + _SAVE_AGAIN_S
             with self._lock:
                 state.unsaved |= unsaved
@@ -350,10 +353,10 @@ class Registry(SkillReader):
         nothing is served from this.
         """
         known = [self._recalled(state) for state in self._states]
-        memos = [memo.values() for memo in known if memo is not None]
-        if len(memos) < len(known):
+        skills = [indexed.skills.values() for indexed in known if indexed is not None]
+        if len(skills) < len(known):
             return None
-        left = merge(memos)[0]
+        left = merge(skills)[0]
         for path, skill in list(left.items()):
             if not self.roots[skill.root].off.isdisjoint(above(skill.directory)):
                 del left[path]  # switched off since
@@ -421,10 +424,6 @@ class Registry(SkillReader):
 
     # Problems
 
-    def filter_changes(self, changes: Changes) -> Changes:
-        """Return the changes unfiltered; the counterpart of `FilteredSkills.filter_changes`."""
-        return changes
-
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were alone, with those that another hides."""
         with self._lock:
@@ -442,5 +441,5 @@ class Registry(SkillReader):
         """
         snapshot = snapshot or self.snapshot
         for skill in snapshot.skills.values():
-            self.checks.of(skill)
+            self.checks.problems_of(skill)
         return [*self.checks.survey(snapshot).problems]

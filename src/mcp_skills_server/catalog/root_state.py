@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
+from mcp_skills_server.catalog.index import IndexedSkills
 from mcp_skills_server.catalog.path_map import PathMap, above, levels
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Arm, Kept, Scan, unchanged
@@ -59,6 +60,8 @@ class RootState:
         self._dotted = PathMap[None]()
         self._kept = PathMap[Kept]()
         """The skills in their grace period."""
+        self.signatures = PathMap[str]()
+        """By location, the stat signatures that prove the bytes of the files of skills."""
         self._nested: set[str] = set()
         """Directories in the root that were nested skills at some time."""
 
@@ -94,6 +97,12 @@ class RootState:
         if self.root.path != before:
             # The whole tree was replaced at once, so no SKILL.md is gone only for a moment.
             self._nested.clear()
+
+    def distrust(self, path: str) -> None:
+        """Have the next scan read the file at this absolute path, whatever its signature."""
+        location = self._location(path)
+        if location is not None and location in self.signatures:
+            self.signatures.replace((location,), {})
 
     # What to scan
 
@@ -153,7 +162,7 @@ class RootState:
     def scan(
         self,
         subtree: str,
-        recalled: Mapping[str, Skill] | None = None,
+        recalled: IndexedSkills | None = None,
         *,
         arm: Arm | None = None,
         grace: bool = False,
@@ -169,7 +178,8 @@ class RootState:
         known = {directory: self.skills[directory] for directory in self.skills.below(subtree)}
         scan = Scan(
             self.root,
-            recalled or known,
+            known if recalled is None else recalled.skills,
+            self.signatures if recalled is None else recalled.signatures,
             self.limits,
             self._roots,
             self._nested,
@@ -197,13 +207,14 @@ class RootState:
             if known.get(directory) is not scan.skills.get(directory)
         }
         self.skills.replace_below(subtree, scan.skills)
+        self.signatures.replace_below(subtree, scan.signatures)
         self._kept.replace_below(subtree, scan.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(scan.skipped_dot_folders))
         if recalled is None:
             self.unsaved |= changed
         else:
             self.is_indexed = True
-            self.unsaved = (recalled.keys() | changed) - (scan.unread & scan.skills.keys())
+            self.unsaved = (recalled.skills.keys() | changed) - (scan.unread & scan.skills.keys())
         is_news = self._replace_problems(subtree, scan.problems)
         return bool(changed or is_news or missing is not None)
 

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.bundle import REFUSALS, Bundle, ScannedFiles, open_hint
+from mcp_skills_server.catalog.disk import WalkedFile
 from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
@@ -26,7 +27,7 @@ from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.format import near_misses
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
-from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
+from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, Standing
 
 QUIET_S: Final = 1.0
 """Grace period in seconds: a SKILL.md that is gone or became worse must stay so to count.
@@ -57,6 +58,7 @@ class Scan:
 
     Attributes:
         known: the skills of the last scan by directory; in the first scan those of the index.
+        proofs: the signatures that prove the bytes of their files, by location.
         roots: all served roots: their content is not served a second time through a link.
         nested: directories that earlier scans found to be nested skills; this scan adds to them.
         grace: the skills in their grace period at the last scan; None for no grace period.
@@ -65,10 +67,12 @@ class Scan:
         skipped_dot_folders: dot folders that were not entered.
         kept: the skills in their grace period, by directory.
         unread: the directories of known skills for which no file was read.
+        signatures: the signatures that prove the bytes of the files met, by location.
     """
 
     root: Root
     known: Mapping[str, Skill]
+    proofs: Mapping[str, str]
     limits: Limits
     roots: Sequence[Root]
     nested: set[str]
@@ -84,7 +88,10 @@ class Scan:
         self._links: list[str] = []
         """Root-relative paths of links outside of every skill."""
         self._origins = Origins(self.root.path, self.root.origin)
-        self._files = ScannedFiles(self.root, self.known.values(), self.limits.bytes, self.nested)
+        self._files = ScannedFiles(
+            self.root, self.known.values(), self.proofs, self.limits.bytes, self.nested
+        )
+        self.signatures = self._files.signatures
 
     def run(self, subtree: str) -> None:
         """Scan the directory `subtree` of the root, "" for all of it.
@@ -123,9 +130,7 @@ class Scan:
 
     def _walk(self, handle: disk.Handle, path: str) -> Directory | None:
         limits = self.limits
-        walk = tree.Walk(
-            self.root.index, limits.files, hidden=limits.hidden, entering=self._entering
-        )
+        walk = tree.Walk(limits.files, hidden=limits.hidden, entering=self._entering)
         # Walk beyond `limits.depth`, so that a skill that lies too deep is reported.
         return walk.read_directory(handle, path, tree.MAX_LEVELS - levels(path))
 
@@ -242,7 +247,7 @@ class Scan:
         origin, index = self._origin(here.path), self.root.index
         return Skill(path, index, here.path, reading, {}, (), reading.standing, origin=origin)
 
-    def _manifest(self, here: Directory, *, inside: bool) -> SkillFile | Problem | None:
+    def _manifest(self, here: Directory, *, inside: bool) -> WalkedFile | Problem | None:
         """Return this directory's SKILL.md, why it is unreadable, or None if there is no skill."""
         kind = here.unserved.get(SKILL_MD)
         if SKILL_MD in here.files:
@@ -266,7 +271,7 @@ class Scan:
                 return problem("skill-md-case", f"the file is named {name}").at(path, "")
         return None
 
-    def _reading(self, here: Directory, manifest: SkillFile, old: Skill | None) -> Reading:
+    def _reading(self, here: Directory, manifest: WalkedFile, old: Skill | None) -> Reading:
         """Return the reading of a SKILL.md: the known one if the file is the same."""
         size, most = manifest.size, self.limits.skill_md
         if size > most:
@@ -277,7 +282,8 @@ class Scan:
         ):
             old = None  # its bytes were not read
         known = old and old.files.get(SKILL_MD)
-        if old is not None and known is not None and self._files.unchanged(manifest) is known:
+        file = self._files.unchanged(manifest)
+        if old and known and file and file.digest == known.digest:
             return old.reading
         try:
             raw = self._files.read(manifest)
@@ -285,7 +291,7 @@ class Scan:
             if error.errno in disk.TRANSIENT_ERRORS:
                 raise
             return _unusable(problem("unreadable", f"SKILL.md cannot be read ({error.strerror})"))
-        if old is not None and known is not None and self._files.take(manifest) is known:
+        if old and known and self._files.take(manifest).digest == known.digest:
             return old.reading
         return read_skill_md(raw, self._directory_name(here))
 
@@ -316,8 +322,8 @@ class Scan:
         """Return the origin of a skill; behind a link, that of the linked folder."""
         located = self.root.locate(location)
         if located.link:
-            return Origins(located.base, None).of(located.rest)
-        return self._origins.of(location)
+            return Origins(located.base, None).origin_of(located.rest)
+        return self._origins.origin_of(location)
 
     # Links to folders
 
@@ -354,7 +360,7 @@ class Scan:
     def _why_not(self, location: str, target: str) -> str | None:
         """Return why a link is not followed, "" if its skill is served elsewhere, or None."""
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
-        if not self.limits.links or self._origins.of(location) is not None:
+        if not self.limits.links or self._origins.origin_of(location) is not None:
             return "leads to a directory, and links are not followed"
         for root in self.roots:
             rest = _below(target, root.path)

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import Changes, Skill, SkillFile, Snapshot
@@ -33,11 +32,6 @@ class SkillSet(Protocol):
         """Set when the first scan is done."""
         ...
 
-    @property
-    def permissions(self) -> Permissions | None:
-        """The permissions that the set is what can be read with; None for all skills."""
-        ...
-
     def read(self, file: SkillFile, /) -> bytes:
         """Return the bytes of a file of the set, as `SkillReader.read`."""
         ...
@@ -52,10 +46,6 @@ class SkillSet(Protocol):
 
     def rescan(self, path: str, /) -> Changes:
         """Scan again the skill of a file whose bytes differ from the scanned ones."""
-        ...
-
-    def filter_changes(self, changes: Changes, /) -> Changes:
-        """Return the part of changes of all skills that concerns the set."""
         ...
 
     def unread_sources(self) -> Sequence[str]:

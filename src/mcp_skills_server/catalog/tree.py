@@ -14,11 +14,12 @@ from mcp_skills_server.catalog.disk import (
     MISSING_ERRORS,
     TRANSIENT_ERRORS,
     Handle,
+    WalkedFile,
     is_utf8,
     to_utf8,
 )
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered, is_ignored
-from mcp_skills_server.model import SKILL_MD, SkillFile
+from mcp_skills_server.model import SKILL_MD
 
 MAX_LEVELS: Final = 64
 """Maximum depth of a walk below a root: each level takes one open descriptor and a few frames."""
@@ -52,7 +53,7 @@ class Directory:
     """
 
     path: str
-    files: dict[str, SkillFile] = field(default_factory=dict[str, SkillFile])
+    files: dict[str, WalkedFile] = field(default_factory=dict[str, WalkedFile])
     unserved: dict[str, str] = field(default_factory=dict[str, str])
     directories: Iterable[Directory] = ()
     is_skill: bool = False
@@ -68,7 +69,7 @@ class Directory:
 
 
 class Walk:
-    """Lazy walk below an open directory of the root of this index.
+    """Lazy walk below an open directory.
 
     Directories outside of skills are visited as they are iterated over, once, while their parent is
     open: a root may hold very many skills, and only one is in memory at a time. `most_files` are
@@ -77,9 +78,9 @@ class Walk:
     """
 
     def __init__(
-        self, root: int, most_files: int, *, hidden: bool = False, entering: Entering | None = None
+        self, most_files: int, *, hidden: bool = False, entering: Entering | None = None
     ) -> None:
-        self._root, self._most_files = root, most_files
+        self._most_files = most_files
         self._entering, self._hidden = entering, hidden
 
     def read_directory(
@@ -97,7 +98,7 @@ class Walk:
         files, unserved = here.files, here.unserved
         prefix = f"{path}/" if path else ""
         inner: list[str] = []
-        root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
+        now, by_descriptor = time.time_ns(), isinstance(handle, int)
         with os.scandir(handle) as entries:
             for entry in entries:
                 name = entry.name
@@ -119,7 +120,7 @@ class Walk:
                         if status.st_nlink > 1 and disk.is_foreign_hard_link(status, handle):
                             unserved[name] = "foreign"
                             continue
-                        files[name] = disk.file_from(status, root, prefix + name, now)
+                        files[name] = disk.file_from(status, prefix + name, now)
                     elif entry.is_symlink():
                         unserved[name] = "link"
                     else:
@@ -198,7 +199,7 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")
 
     with suppress(OSError), disk.open_directory(root_path, directory) as handle:
-        here = Walk(0, 0).read_directory(handle, "", MAX_LEVELS, inside=True)
+        here = Walk(0).read_directory(handle, "", MAX_LEVELS, inside=True)
         if here is not None:
             collect(here, "")
     return sorted(names)

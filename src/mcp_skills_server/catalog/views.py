@@ -131,7 +131,7 @@ class Views:
         permissions = self.permissions(principal)
         return permissions is None or permissions.is_admin
 
-    def of(self, principal: Principal | None) -> SkillSet:
+    def for_principal(self, principal: Principal | None) -> SkillSet:
         """Return the skills of this principal; None is an anonymous client."""
         permissions = self.permissions(principal)
         if permissions is None:
@@ -140,13 +140,18 @@ class Views:
 
     def granted(self, permissions: Permissions) -> GrantedSkills:
         """Return the skills that these permissions can read, with the permissions."""
-        return self._granted.of(permissions)
+        return self._granted.get(permissions)
 
     def part(self, permissions: Permissions | None) -> Registry | FilteredSkills:
         """Return the set that is shared by all permissions to read the same skills."""
         if permissions is None or permissions.can_read_all:
             return self.registry
-        return self.parts.of(permissions.to_read)
+        return self.parts.get(permissions.to_read)
+
+    def visible_changes(self, changes: Changes, permissions: Permissions | None) -> Changes:
+        """Return the part of changes of all skills that concerns what can be read."""
+        part = self.part(permissions)
+        return part.filter_changes(changes) if isinstance(part, FilteredSkills) else changes
 
     def replace(self, grants: Sequence[Grant]) -> None:
         """Replace the grants.
@@ -206,9 +211,10 @@ class GrantedSkills:
         """Run `Registry.rescan` and return the filtered changes."""
         return self._part.rescan(path)
 
-    def filter_changes(self, changes: Changes) -> Changes:
-        """Return the filtered changes."""
-        return self._part.filter_changes(changes)
+
+def permissions_of(skill_set: SkillSet) -> Permissions | None:
+    """Return the permissions that a set of skills was made for; None for all skills."""
+    return skill_set.permissions if isinstance(skill_set, GrantedSkills) else None
 
 
 class FilteredSkills:

@@ -232,13 +232,13 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
 
 def _oauth(context: click.Context, command: click.Command) -> list[_Row]:
     """Return the rows of the OAuth issuer. None of its values is a secret."""
-    from mcp_skills_server.access.settings import OAuthSettings
+    from mcp_skills_server.commands.features.table import oauth_settings
 
     configuration: Configuration | None = context.params["config"]
     oauth = None
     if "oauth_issuer" in context.params:
         table = configuration and configuration.oauth
-        oauth = OAuthSettings.with_options(table, context.params)
+        oauth = oauth_settings(table, context.params)
     if oauth is None:
         return []
     origin = "default"

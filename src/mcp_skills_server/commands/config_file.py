@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypeGuard, cast
 import click
 
 from mcp_skills_server.access.grants import WHO, Grant
-from mcp_skills_server.access.quotas import QuotaTable
+from mcp_skills_server.access.quota import QuotaTable
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.commands.fields import RootType, key_of, located, traits_of
 from mcp_skills_server.commands.printing import more_suffix

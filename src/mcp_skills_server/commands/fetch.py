@@ -196,7 +196,7 @@ def _fetch(url: str, settings: FetchSettings, options: FetchOptions) -> int:
                 raise UsageError(f"--list is for sites; 'mcp-skills-server list {url}' lists this")
             from mcp_skills_server.sources import site  # the HTTP client takes a while to load
 
-            return _list(anyio.run(site.look, url, settings)[1], settings)
+            return _list(anyio.run(site.fetch_index, url, settings)[1], settings)
         source = _source(url, folder, settings, options)
         if kind not in {"folder", "site"}:
             label = source.origin

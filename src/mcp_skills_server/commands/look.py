@@ -71,7 +71,7 @@ def run_deep_checks(registry: Registry, skills: Collection[Skill]) -> None:
         with suppress(KeyError, ValueError, TypeError, RecursionError):
             registry.checks.remember(skill, decode_problems(kept[keys[skill]]))
             continue
-        problems = registry.checks.of(skill)
+        problems = registry.checks.problems_of(skill)
         # the folder may have changed since the key was made
         if skill in keys and keys[skill] == _findings_key(registry, skill):
             fresh[keys[skill]] = json.dumps(problems).encode()
@@ -219,7 +219,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     roots, name = roots_and_last(arguments, usage)
     registry = load_registry(roots, options)
     skill = named_skill(registry, name, Standing.UNUSABLE)
-    registry.checks.of(skill)
+    registry.checks.problems_of(skill)
     problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
     readable = skill.standing > Standing.UNUSABLE
     with Runtime(registry) as runtime:

@@ -98,7 +98,7 @@ class OpenedRoots:
 
     def poll_sources(self) -> int:
         """Poll all remote roots now, and return their number. Thread-safe."""
-        return 0 if self.mirrors is None else self.mirrors.look()
+        return 0 if self.mirrors is None else self.mirrors.poll_now()
 
     def poll_now(self) -> None:
         """Poll every source now. Blocks for as long as a scan of the folders."""
@@ -177,26 +177,31 @@ def open_roots(
             roots[number] = mirrors.root(root, revision, interval, _token_of(rule))
     folders = [os.path.abspath(root if isinstance(root, str) else root.path) for root in roots]
     by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
-    optional = {folder for folder, rule in by_folder.items() if rule.optional}
-    if isinstance(options, WatchOptions):
-        optional |= {*map(os.path.abspath, options.optional_root)}
+    optional = _optional_folders(options, by_folder)
     for position, folder in enumerate(folders):
         if folder in optional:
             roots[position] = OptionalRoot(folder)
-    gates: list[Gate] = []
-    pinned: Pins | None = None
+    gates, pinned = _gates_of_roots(options, by_folder), None
     if locked is not None:
         from mcp_skills_server.provenance.lock import Pins
 
         pinned = Pins(dict(zip(folders, locked, strict=True)))
-        gates.append(pinned)
-    gates += _gates_of_roots(options, by_folder)
+        gates.insert(0, pinned)
     index = index_of(options.cache_dir) if indexed else None
     registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates), sources=mirrors)
     _check_separate(by_folder, registry)
-    allowed = {folder: rule.scripts for folder, rule in by_folder.items()}
-    scripts = {folder: may for folder, may in allowed.items() if may is not None}
+    scripts = {
+        folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
+    }
     return OpenedRoots(registry, mirrors, scripts, pinned)
+
+
+def _optional_folders(options: RootOptions, rules: Mapping[str, SourceRules]) -> set[str]:
+    """Return the absolute folders that may be absent, by the options or by their rules."""
+    optional = {folder for folder, rule in rules.items() if rule.optional}
+    if isinstance(options, WatchOptions):
+        optional |= {*map(os.path.abspath, options.optional_root)}
+    return optional
 
 
 def _check_separate(folders: Iterable[str], registry: Registry) -> None:

@@ -81,9 +81,8 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
     if len(skills) == 1 and words[0] in skills[0].files and words[0] != skills[0].name:
         words = (skills[0].name, *words)
     if len(words) == 1:
-        raise UsageError(
-            "run takes a skill and a script, as in 'scripts run ~/skills refunds pay.py'"
-        )
+        example = "'scripts run ~/skills refunds pay.py'"
+        raise UsageError(f"run takes a skill and a script, as in {example}")
     skill, script, *args = words
     target = named_skill(registry, skill)
     copies = _copies(options, args)

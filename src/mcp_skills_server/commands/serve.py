@@ -43,7 +43,6 @@ from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.principal import Principal
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.web.app import HttpApp
 
@@ -151,7 +150,7 @@ def _make_http_services(
     opened: OpenedRoots,
 ) -> HttpServices:
     """Build what only a server over HTTP has; UsageError says that an option is invalid."""
-    from mcp_skills_server.access.quotas import Quotas
+    from mcp_skills_server.access.quota import Quotas
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.web.forwarded import checked_prefix, trusted_networks
     from mcp_skills_server.web.front import FrontSettings
@@ -257,6 +256,7 @@ def _make_http_app(server: Server, http: HttpServices) -> HttpApp:
     from mcp_skills_server.web.sessions import HttpSessions
 
     options, views, registry = server.options, server.views, server.opened.registry
+    is_open = http.front.policy.is_open
     attachment = Attachment(
         registry,
         server.settings,
@@ -282,12 +282,9 @@ def _make_http_app(server: Server, http: HttpServices) -> HttpApp:
     of_features = (feature.part(server, http) for feature in server.features)
     parts = [mcp_part(attachment, endpoint), *filter(None, of_features)]
 
-    def may_see_sources(who: Principal | None) -> bool:
-        return (who is not None or http.front.policy.is_open) and views.is_admin(who)
-
     probes = Probes(
         registry,
-        may_see_sources,
+        lambda who: (who is not None or is_open) and views.is_admin(who),
         load=server.load,
         drain_s=options.drain,
         site_states=server.opened.source_states,

@@ -22,7 +22,10 @@ from mcp_skills_server.commands.running import end_on_signals, exit_now
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.commands.opening import OpenedRoots
+    from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.usage import UsageStore
+    from mcp_skills_server.web.app import HttpApp
 
 _HOST: Final = "127.0.0.1"
 
@@ -55,38 +58,15 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     counts = _counts(options)
     import anyio
 
-    from mcp_skills_server.catalog.views import Views
-    from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.server.attachment import Attachment
     from mcp_skills_server.server.requests import Settings
-    from mcp_skills_server.web.app import make_app, mcp_part
-    from mcp_skills_server.web.front import FrontSettings
-    from mcp_skills_server.web.policy import make_policy
-    from mcp_skills_server.web.probes import Probes
     from mcp_skills_server.web.serving import ListenSettings, serve_http
-    from mcp_skills_server.web.ui.app import WebPage
-    from mcp_skills_server.web.ui.session import PageSessions
 
     opened = open_served(roots, options)
     opened.start(options.first_load)
-    registry = opened.registry
     settings = Settings(
-        proposals=proposals_at(options.proposals, [root.path for root in registry.roots])
+        proposals=proposals_at(options.proposals, [root.path for root in opened.registry.roots])
     )
-    # The user of the page owns the folder, whatever a configuration grants to others.
-    views = Views(registry)
-    Reloader(context, views, opened).start()
-    front = FrontSettings(make_policy(_HOST, (), (), ()))
-    runtime = Runtime(registry)
-    attachment = Attachment(
-        registry, settings, make_watcher(registry, options), runtime, views=views
-    )
-    secret_hash = hashlib.sha256(secret.encode()).digest()
-    sessions = PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash)
-    states = opened.source_states
-    page = WebPage(runtime, settings, views, sessions, site_states=states, counts=counts)
-    probes = Probes(registry, lambda _: False, site_states=states)
-    app = make_app([mcp_part(attachment), page.part()], probes, front, runtime.events)
+    app = _make_app(context, options, opened, settings, secret=secret, counts=counts)
 
     def listening(url: str) -> None:
         address = f"http://{url}/ui/enter?once={secret}"
@@ -103,6 +83,42 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     finally:
         opened.stop()
     exit_now()
+
+
+def _make_app(
+    context: click.Context,
+    options: UiOptions,
+    opened: OpenedRoots,
+    settings: Settings,
+    *,
+    secret: str,
+    counts: UsageStore | None,
+) -> HttpApp:
+    """Build an application of the page alone; its one user signs in with the secret."""
+    from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.server.attachment import Attachment
+    from mcp_skills_server.web.app import make_app, mcp_part
+    from mcp_skills_server.web.front import FrontSettings
+    from mcp_skills_server.web.policy import make_policy
+    from mcp_skills_server.web.probes import Probes
+    from mcp_skills_server.web.ui.app import WebPage
+    from mcp_skills_server.web.ui.session import PageSessions
+
+    registry = opened.registry
+    # The user of the page owns the folder, whatever a configuration grants to others.
+    views = Views(registry)
+    Reloader(context, views, opened).start()
+    front = FrontSettings(make_policy(_HOST, (), (), ()))
+    runtime = Runtime(registry)
+    watcher = make_watcher(registry, options)
+    attachment = Attachment(registry, settings, watcher, runtime, views=views)
+    secret_hash = hashlib.sha256(secret.encode()).digest()
+    sessions = PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash)
+    states = opened.source_states
+    page = WebPage(runtime, settings, views, sessions, site_states=states, counts=counts)
+    probes = Probes(registry, lambda _: False, site_states=states)
+    return make_app([mcp_part(attachment), page.part()], probes, front, runtime.events)
 
 
 def _counts(options: UsageOptions) -> UsageStore | None:

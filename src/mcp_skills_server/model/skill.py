@@ -1,6 +1,6 @@
 """A skill as a scan found it: its files, the content of its SKILL.md, and its problems.
 
-All objects are immutable, except the stat signature of a file.
+All objects are immutable.
 """
 
 from __future__ import annotations
@@ -111,30 +111,21 @@ class Reading(NamedTuple):
     opening: str = ""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class SkillFile:
     """A regular file of a root.
-
-    Only a scan changes it: a scan that finds the same bytes under a new time stamp updates the
-    signature.
 
     Attributes:
         root: index of its root.
         location: root-relative path, `/`-separated, with links resolved.
         size: bytes.
-        signature: stat signature at the scan, as one short text; "" matches no file.
-        mtime_reliable: False if the file was so young at the scan that a later write could leave
-            the same signature.
         digest: `sha256:` and 64 hex digits of the bytes; "" if the scan could not read them.
-        executable: whether its owner may execute it. No listing has this, so a change of it
-            notifies no client.
+        executable: whether its owner may execute it.
     """
 
     root: int
     location: str
     size: int
-    signature: str
-    mtime_reliable: bool
     digest: str = ""
     executable: bool = False
 

@@ -43,7 +43,7 @@ class Changes:
             }
             for skills in (self.before, self.after)
         )
-        return frozenset(path for path in old | new if old.get(path) is not new.get(path))
+        return frozenset(path for path in old | new if old.get(path) != new.get(path))
 
 
 class Snapshot:

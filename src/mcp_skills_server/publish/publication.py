@@ -33,20 +33,10 @@ from mcp_skills_server.publish.artifacts import (
     RetentionPolicy,
 )
 
-_FRESH_S: Final = 10.0
-"""Seconds until an edition is checked for changed file modes, which no snapshot shows."""
-_FRESH_AFTER_FAILURE_S: Final = 1.0
-"""The same interval after a file could not be read."""
+_RETRY_S: Final = 1.0
+"""Seconds until an edition is made again after a file could not be read."""
 _BASE_WEIGHT: Final = 50
 """Weight of a publication without skills."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """Result of packing a skill (or the reason for its refusal), and the modes of its files."""
-
-    modes: tuple[bool, ...]
-    made: Published | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +76,12 @@ class Publication:
         self._base = base
         self._clock = clock
         self._lock = threading.Lock()
-        self._packed: dict[Skill, _Packed] = {}
+        self._packed: dict[Skill, Published | str] = {}
+        """The result of packing a skill, or the reason for its refusal."""
         self._artifacts = Artifacts(keeping or RetentionPolicy(), clock)
-        self._fresh_until = 0.0
+        self._made_at = 0.0
         self._settled = True
+        """Whether all files of the latest edition could be read."""
         self.latest: Edition | None = None
 
     @property
@@ -101,33 +93,23 @@ class Publication:
 
     @property
     def current(self) -> Edition | None:
-        """The edition of the current snapshot, or None if it must be made or checked first."""
-        return self._of_this_snapshot() if self._clock() < self._fresh_until else None
-
-    def _of_this_snapshot(self) -> Edition | None:
+        """The edition of the current snapshot, or None if it must be made first."""
         made = self.latest
-        return made if made is not None and made.snapshot is self.registry.snapshot else None
+        if made is None or made.snapshot is not self.registry.snapshot:
+            return None
+        if not self._settled and self._clock() >= self._made_at + _RETRY_S:
+            return None
+        return made
 
     def edition(self) -> Edition:
         """Return the edition of the current snapshot; an OSError leaves `latest` unchanged."""
         with self._lock:
-            made = self.current or self._revalidated()
+            made = self.current
             if made is None:
                 made, before = self._make(), self.latest
-                interval = _FRESH_S if self._settled else _FRESH_AFTER_FAILURE_S
-                self.latest, self._fresh_until = made, self._clock() + interval
+                self.latest, self._made_at = made, self._clock()
                 self._artifacts.renew(before, made)
             return made
-
-    def _revalidated(self) -> Edition | None:
-        """Return the latest edition if no file mode changed, which no snapshot shows."""
-        made = self._of_this_snapshot() if self._settled else None
-        if made is None or any(
-            known.modes != _modes(skill) for skill, known in self._packed.items()
-        ):
-            return None
-        self._fresh_until = self._clock() + _FRESH_S
-        return made
 
     def _make(self) -> Edition:
         picked = self._select()
@@ -181,22 +163,20 @@ class Publication:
 
     def _pack(self, skill: Skill) -> Published | str:
         """Pack and spool a skill, or return why it cannot be published."""
-        known = self._packed.get(skill)
-        modes = _modes(skill)
-        if known is None or known.modes != modes:
-            published = skill if self._evals else without_evals(skill)
+        made = self._packed.get(skill)
+        if made is None:
             try:
-                known = _Packed(modes, self._pack_anew(published, _modes(published)))
+                made = self._pack_anew(skill if self._evals else without_evals(skill))
             except ArchiveRefusedError as refused:
-                known = _Packed(modes, str(refused))
-            self._packed[skill] = known
-        return known.made
+                made = str(refused)
+            self._packed[skill] = made
+        return made
 
-    def _pack_anew(self, skill: Skill, modes: tuple[bool, ...]) -> Published:
+    def _pack_anew(self, skill: Skill) -> Published:
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
-            files = {path: (read[path], mode) for path, mode in zip(read, modes, strict=True)}
+            files = {path: (raw, skill.files[path].executable) for path, raw in read.items()}
             suffix, raw = archive.pack(files)
         else:
             suffix, raw = "", read[SKILL_MD]
@@ -257,11 +237,6 @@ def without_evals(skill: Skill) -> Skill:
         return skill
     files = {path: file for path, file in skill.files.items() if not path.startswith(EVALS)}
     return replace(skill, files=files)
-
-
-def _modes(skill: Skill) -> tuple[bool, ...]:
-    """Return the executable flags of the files, which change without a new snapshot."""
-    return tuple([file.executable for file in skill.files.values()])
 
 
 def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:

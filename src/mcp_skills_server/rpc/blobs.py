@@ -12,10 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner, Quota, QuotaError
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import printable
-from mcp_skills_server.runtime.quota import Quota, QuotaError
 
 PREFIX: Final = "blob:"
 
@@ -41,11 +40,11 @@ class BlobStore:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def limit(self, owner: Owner) -> int:
+    def limit(self, owner: Owner | None) -> int:
         """Return the byte limit of one owner."""
         return self._quota.limit(owner)
 
-    def add(self, raw: bytes, owner: Owner = None) -> str:
+    def add(self, raw: bytes, owner: Owner | None = None) -> str:
         """Store a blob and return its name.
 
         Raises:

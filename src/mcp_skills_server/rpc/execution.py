@@ -20,7 +20,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner, QuotaError
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol import DISABLED, CodeExecution, Execution, Run
@@ -30,7 +30,6 @@ from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, BlobStore
 from mcp_skills_server.rpc.messages import MAX_SUMMARY, failed, new_run_id
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import output_files
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
@@ -81,7 +80,7 @@ class Executor:
         manifest: Manifest,
         skill: Skill,
         request: Execution,
-        owner: Owner = None,
+        owner: Owner | None = None,
         *,
         permissions: Permissions | None = None,
     ) -> Run:
@@ -126,7 +125,7 @@ class Executor:
         self,
         request: CodeExecution,
         skills: Mapping[str, Skill],
-        owner: Owner = None,
+        owner: Owner | None = None,
         *,
         permissions: Permissions | None = None,
     ) -> Run:

@@ -19,11 +19,11 @@ from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 
-from mcp_skills_server.access.principal import Requester
+from mcp_skills_server.access.quota import QuotaError, Requester
 from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import View, Views, retry_when_stale
+from mcp_skills_server.catalog.views import View, Views, permissions_of, retry_when_stale
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
@@ -39,7 +39,6 @@ from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import BlobStore
 from mcp_skills_server.rpc.messages import CallError, failed
 from mcp_skills_server.runtime.large_answers import limit_large_answers
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.telemetry import events
 
@@ -166,7 +165,7 @@ class CatalogueCache:
                     entries[name, version] = entry
             described, fields = guide.described()
             catalogue = Catalogue([SkillVersion(described, fields, None), *entries.values()])
-            self._log(problems, is_whole=view.skill_set.permissions is None)
+            self._log(problems, is_whole=permissions_of(view.skill_set) is None)
             self._made[snapshot] = catalogue
             return catalogue
 
@@ -275,7 +274,7 @@ class Methods:
         if not loaded.is_set():
             await to_thread.run_sync(loaded.wait, _LOAD_PATIENCE_S, abandon_on_cancel=True)
         return await retry_when_stale(
-            self._views.of(client.principal), lambda view: handle(view, request, client)
+            self._views.for_principal(client.principal), lambda view: handle(view, request, client)
         )
 
     # Discovery
@@ -336,7 +335,7 @@ class Methods:
             message = f"{request.name} is an instruction; read it"
             return dialect.run(failed("not_executable", message))
         events.record_mentions([entry.skill])
-        allowed = view.skill_set.permissions
+        allowed = permissions_of(view.skill_set)
         done = await self._executor.run(
             entry.manifest, entry.skill, request, client.owner, permissions=allowed
         )
@@ -351,7 +350,7 @@ class Methods:
         catalogue = await self._catalogue(view)
         entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
         skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
-        allowed = view.skill_set.permissions
+        allowed = permissions_of(view.skill_set)
         done = await executor.run_code(request, skills, client.owner, permissions=allowed)
         return dialect.run(done)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import anyio
 import anyio.lowlevel
 
-from mcp_skills_server.access.principal import LOCAL_REQUESTER, Requester
+from mcp_skills_server.access.quota import LOCAL_REQUESTER, Requester
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_skills_server.errors import REPEATS

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.disk import is_utf8
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import permissions_of
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity
@@ -215,7 +216,7 @@ class Briefing:
 
         `since` is a `time.monotonic` of this process.
         """
-        changes, permissions = list(self._changes), self._skill_set.permissions
+        changes, permissions = list(self._changes), permissions_of(self._skill_set)
         balance: Counter[str] = Counter()
         for at, path, step in changes:
             if at > since and (permissions is None or permissions.can_read(path)):

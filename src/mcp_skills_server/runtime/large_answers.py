@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -16,7 +16,7 @@ class _LoopLimits:
     """Concurrency limits of one event loop."""
 
     def __init__(self) -> None:
-        self.owners = WeakValueDictionary[str | None, asyncio.Lock]()
+        self.owners = WeakValueDictionary[Hashable, asyncio.Lock]()
         self.all = asyncio.Semaphore(_LARGE_AT_ONCE)
 
 
@@ -24,7 +24,7 @@ _turns: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopLimits]()
 
 
 @asynccontextmanager
-async def limit_large_answers(size: int, owner: str | None) -> AsyncGenerator[None]:
+async def limit_large_answers(size: int, owner: Hashable) -> AsyncGenerator[None]:
     """Limit concurrent answers of more than a megabyte: one for each owner, two in all.
 
     An answer takes several times its size of memory until it is written, and blocks the event loop

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import permissions_of
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity, uris
@@ -57,7 +58,7 @@ class Offering:
     @property
     def runs_scripts(self) -> bool:
         """True if scripts of at least one of these skills may run."""
-        permissions = self.skill_set.permissions
+        permissions = permissions_of(self.skill_set)
         if self.scripts is None or permissions is None:
             return self.scripts is not None
         snapshot = self.skill_set.snapshot

@@ -81,7 +81,7 @@ class Runtime(ClosingMixin):
 
     def offering(self, skill_set: SkillSet) -> Offering:
         """Return a set of skills as models are offered it, cached."""
-        return self.whole if skill_set is self.registry else self._offerings.of(skill_set)
+        return self.whole if skill_set is self.registry else self._offerings.get(skill_set)
 
     def _make_offering(self, skill_set: SkillSet) -> Offering:
         briefing, search = self.whole.briefing, self._search_of_all

@@ -14,9 +14,9 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import View, retry_when_stale
+from mcp_skills_server.catalog.views import View, permissions_of, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
@@ -41,11 +41,9 @@ from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
+    from mcp_skills_server.runtime.scripts.processes import Progress
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
-
-Progress: TypeAlias = Callable[[float], Awaitable[None]]
-"""A callback, awaited regularly with the seconds that a script has been running."""
 
 THIS_PROCESS: Final = "here"
 _NEAREST: Final = 3
@@ -151,7 +149,7 @@ class Session(ClosingMixin):
         *,
         progress: Progress | None = None,
         client: str | None = None,
-        owner: Owner = None,
+        owner: Owner | None = None,
         offering: Offering | None = None,
     ) -> ToolResult:
         """Call a tool, and return its result or its error as an MCP tool result.
@@ -341,7 +339,7 @@ class Session(ClosingMixin):
             workdir=given.get("workdir", "."),
             timeout_s=given.get("timeout_s"),
             owner=call.owner,
-            permissions=view.skill_set.permissions,
+            permissions=permissions_of(view.skill_set),
         )
         outcome = await scripts.run(request, self._workspace, call.progress)
         return dialect.script_result(outcome.as_json())
@@ -386,7 +384,7 @@ class _Request(NamedTuple):
     active: Active
     progress: Progress | None
     client: Client
-    owner: Owner
+    owner: Owner | None
 
     @property
     def settings(self) -> RuntimeSettings:

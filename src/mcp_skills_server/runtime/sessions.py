@@ -13,10 +13,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner, Quota, QuotaError
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.offering import Offering
-from mcp_skills_server.runtime.quota import Quota, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.telemetry.load import Occupancy
@@ -77,7 +76,7 @@ class Sessions:
         """Return the handle that the model gives in its next calls."""
         return session.session_id
 
-    def store(self, session: Session, owner: str | None, quota_owner: Owner = None) -> None:
+    def store(self, session: Session, owner: str | None, quota_owner: Owner | None = None) -> None:
         """Store a session by its handle, for this owner alone, or mark it as just used.
 
         A new one counts toward the quota of `quota_owner`, whose least recently used idle sessions
@@ -143,7 +142,7 @@ class Sessions:
         self,
         handle: str,
         owner: str | None,
-        quota_owner: Owner = None,
+        quota_owner: Owner | None = None,
         *,
         changes: bool = False,  # noqa: ARG002 - for `SharedSessions`
     ) -> AsyncGenerator[Session]:
@@ -161,7 +160,9 @@ class Sessions:
         yield session
         self.store(session, owner, quota_owner)
 
-    async def add(self, session: Session, owner: str | None, quota_owner: Owner = None) -> None:
+    async def add(
+        self, session: Session, owner: str | None, quota_owner: Owner | None = None
+    ) -> None:
         """Store a new session, in memory and in the store of other replicas, if any.
 
         Raises:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.runtime.session import THIS_PROCESS, Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
@@ -96,7 +96,12 @@ class SharedSessions(Sessions):
 
     @asynccontextmanager
     async def open(
-        self, handle: str, owner: str | None, quota_owner: Owner = None, *, changes: bool = False
+        self,
+        handle: str,
+        owner: str | None,
+        quota_owner: Owner | None = None,
+        *,
+        changes: bool = False,
     ) -> AsyncGenerator[Session]:
         """Open the session of this handle, updated or created from its record if needed."""
         if not _HANDLE.fullmatch(handle):
@@ -106,7 +111,7 @@ class SharedSessions(Sessions):
         known = self._known[handle]
         async with known.lock:
             try:
-                text = await self._store.read(handle, quota_owner)
+                text = await self._store.read(handle, _group(quota_owner))
             except RequestError:
                 if changes and known.text is not None:  # another replica may have changed it, too
                     raise
@@ -135,16 +140,18 @@ class SharedSessions(Sessions):
             with suppress(RequestError):  # this call itself changed no skill
                 await self._save(known, session, owner, quota_owner)
 
-    async def add(self, session: Session, owner: str | None, quota_owner: Owner = None) -> None:
+    async def add(
+        self, session: Session, owner: str | None, quota_owner: Owner | None = None
+    ) -> None:
         """Store a new session in memory, and its record. Raises as `Sessions.add`."""
         self.store(session, owner, quota_owner)
         known = self._known[session.session_id] = _RecordCopy()
         async with known.lock:
             await self._save(known, session, owner, quota_owner)
 
-    async def _create(self, handle: str, owner: str | None, quota_owner: Owner) -> None:
+    async def _create(self, handle: str, owner: str | None, quota_owner: Owner | None) -> None:
         """Create a session of another replica here, without the content of its record."""
-        text = await self._store.read(handle, quota_owner)
+        text = await self._store.read(handle, _group(quota_owner))
         if text is None:
             raise UnknownSessionError(handle)
         self._record(text, handle, owner)
@@ -155,7 +162,7 @@ class SharedSessions(Sessions):
             self._known[handle] = _RecordCopy()
 
     async def _save(
-        self, known: _RecordCopy, session: Session, owner: str | None, quota_owner: Owner
+        self, known: _RecordCopy, session: Session, owner: str | None, quota_owner: Owner | None
     ) -> None:
         """Write the record of a session if it changed; raise RequestError if a change is lost."""
         count, record = session.loaded.change_count, known.record
@@ -172,7 +179,7 @@ class SharedSessions(Sessions):
             text, share = record.model_dump_json(), self._quota.limit(quota_owner)
             try:
                 await self._store.write(
-                    session.session_id, quota_owner, text, replaces=known.text, share=share
+                    session.session_id, _group(quota_owner), text, replaces=known.text, share=share
                 )
             except RequestError:
                 is_local = known.text is None and not known.is_lost
@@ -212,6 +219,11 @@ def _moved(at: float, now: float, now_there: float) -> float:
     Replicas share only the wall clock, whose jumps must not affect the times of a process.
     """
     return now_there - (now - at)
+
+
+def _group(owner: Owner | None) -> str | None:
+    """Return the group of an owner's records; None for clients without an owner."""
+    return None if owner is None else owner.key
 
 
 def _owner(owner: str | None) -> str:

@@ -14,9 +14,9 @@ from functools import cache, partial
 from typing import Any, Final
 
 from mcp_skills_server.access.grants import Grants, Permissions
-from mcp_skills_server.access.principal import Owner, Principal
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.catalog.watch import Watcher
@@ -104,7 +104,7 @@ class Attachment:
 
     def view(self, principal: Principal | None) -> View:
         """Return the current view of a principal."""
-        return View(self.views.of(principal))
+        return View(self.views.for_principal(principal))
 
     async def call(self, method: str, caller: Caller, params: Params) -> Result:
         """Return the result of a method for the view of its caller, after the first scan."""
@@ -113,12 +113,12 @@ class Attachment:
             await self.wait_for_listable()
         else:
             await self.ready()
-        skill_set, settings = self.views.of(caller.principal), self.settings
+        skill_set, settings = self.views.for_principal(caller.principal), self.settings
         return await retry_when_stale(
             skill_set, lambda view: handler(view, settings, caller, params)
         )
 
-    async def subscribe(self, peer: Peer, uri: str, owner: Owner = None) -> None:
+    async def subscribe(self, peer: Peer, uri: str, owner: Owner | None = None) -> None:
         """Subscribe a legacy client to a resource (`resources/subscribe`, legacy era only).
 
         Raises:
@@ -221,7 +221,7 @@ class Attachment:
         instructions = pending = None
         if settings.tools and settings.spoken.native_standing(client, extensions) is None:
             await self.wait_for_listable()
-            skill_set = self.views.of(principal)
+            skill_set = self.views.for_principal(principal)
             instructions = self.tools.instructions(skill_set, client)
             pending = runtime.unread_notice(skill_set.unread_sources())
         text = "\n\n".join(filter(None, (result.get("instructions"), instructions, pending)))
@@ -252,13 +252,13 @@ class Attachment:
             tools_are_same, self._tools_shown = now == self._tools_shown, now
 
         @cache
-        def left_to(skill_set: SkillSet) -> list[Notice]:
-            notices = self._notices(skill_set.filter_changes(changes))
+        def notices_for(permissions: Permissions | None) -> list[Notice]:
+            notices = self._notices(self.views.visible_changes(changes, permissions))
             if tools_are_same:
                 notices = [notice for notice in notices if notice != _TOOLS]
             return notices
 
-        self._notify(lambda who: left_to(self.views.of(who)))
+        self._notify(lambda who: notices_for(self.views.permissions(who)))
 
     def _publish_new_grants(self, before: Grants, now: Grants) -> None:
         """Notify the principals whose permissions differ."""

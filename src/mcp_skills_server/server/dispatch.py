@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from mcp_skills_server.access.principal import LOCAL_REQUESTER, Principal, Requester
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import LOCAL_REQUESTER, Requester
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, RequestId

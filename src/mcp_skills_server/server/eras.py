@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import mcp_skills_server
+from mcp_skills_server.access.quota import QuotaError
 from mcp_skills_server.dialects.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -25,7 +26,6 @@ from mcp_skills_server.dialects.jsonrpc import (
     QUOTA_EXCEEDED,
 )
 from mcp_skills_server.errors import REPEATS, NotServedError, RequestError, SkillsServerError
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.telemetry.events import Outcome
 
 logger = logging.getLogger(__name__)

@@ -20,14 +20,14 @@ from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.access.grants import Permissions
-from mcp_skills_server.access.principal import Owner, Principal
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Owner, Quota
 from mcp_skills_server.dialects import prompts as prompt_dialect
 from mcp_skills_server.dialects import resources as resource_dialect
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import Quota
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry.load import Occupancy
@@ -290,7 +290,7 @@ class Notifier:
 
         return tell
 
-    def watch(self, peer: Peer, uri: str, owner: Owner = None) -> None:
+    def watch(self, peer: Peer, uri: str, owner: Owner | None = None) -> None:
         """Subscribe a legacy client to one resource.
 
         `uri` is the canonical URI of a served resource; the subscription is charged to `owner`.
@@ -314,7 +314,7 @@ class Notifier:
         self._watched.release((id(client), uri))
 
     async def listen(
-        self, stream: Stream, wanted: Mapping[str, Any], owner: Owner = None
+        self, stream: Stream, wanted: Mapping[str, Any], owner: Owner | None = None
     ) -> dict[str, Any]:
         """Serve `subscriptions/listen`: acknowledge, then send notifications until a side ends it.
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread
-from mcp_skills_server.catalog.views import View
+from mcp_skills_server.catalog.views import View, permissions_of
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, quoted
 from mcp_skills_server.format import identity
@@ -35,7 +35,7 @@ class ProposalTools:
 
     def definitions(self, skill_set: SkillSet) -> list[dict[str, Json]]:
         """Return the proposal tools, or none if the grants allow no proposal."""
-        permissions = skill_set.permissions
+        permissions = permissions_of(skill_set)
         if permissions is None or permissions.permits_any("propose"):
             return runtime.proposing()
         return []
@@ -70,7 +70,7 @@ class ProposalTools:
         name = given["name"].strip("/")
         if skill is not None:
             name = skill.path
-        permissions = view.skill_set.permissions
+        permissions = permissions_of(view.skill_set)
         if permissions is not None and not permissions.permits("propose", name):
             instead = "tell the user what you would propose"
             raise RequestError(f"You may not propose the skill {quoted(name)}; {instead}")

@@ -10,14 +10,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from weakref import ref
 
-from mcp_skills_server.access.principal import Owner, Principal
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Owner, Streams
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, table
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
-from mcp_skills_server.runtime.quota import Streams
 
 if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore
@@ -88,7 +88,7 @@ class Caller(NamedTuple):
     extensions: Mapping[str, Any] = MappingProxyType({})
     served: Callable[[View], Awaitable[Served]] = _nothing_else
     principal: Principal | None = None
-    quota_owner: Owner = None
+    quota_owner: Owner | None = None
     connection: object | None = None
     progress: Callable[[float], Awaitable[None]] | None = None
     list_connection: object | None = None

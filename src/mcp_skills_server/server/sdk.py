@@ -21,7 +21,8 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from mcp_skills_server.access.principal import Owner, Principal, owner_of
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Owner, owner_of
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server import eras
@@ -48,7 +49,7 @@ def principal(scope: Mapping[str, Any]) -> Principal | None:
     )
 
 
-def quota_owner(scope: Mapping[str, Any]) -> Owner:
+def quota_owner(scope: Mapping[str, Any]) -> Owner | None:
     """Return the owner whose quotas a request counts against, from the ASGI scope."""
     who = principal(scope)
     return owner_of(None if who is None else who.key, address(scope))

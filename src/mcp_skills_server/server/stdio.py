@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from mcp_skills_server.access.principal import LOCAL_REQUESTER
+from mcp_skills_server.access.quota import LOCAL_REQUESTER
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import jsonrpc

@@ -137,7 +137,7 @@ class FetchedFolder:
                 with cls.opened(directory):
                     pass
 
-    def look(
+    def state_of(
         self, name: str, recorded: Mapping[str, SkillRecord] | None = None
     ) -> tuple[SkillState, SkillRecord | None]:
         """Return the state of a skill's path, and its record (from `recorded` if given).
@@ -197,7 +197,7 @@ class FetchedFolder:
         Raises:
             ConflictError: the path is taken, or its skill was edited.
         """
-        state, known = self.look(record.name)
+        state, known = self.state_of(record.name)
         check(state, known, record.source, force=force)
         now = {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in files.items()}
         former = None
@@ -260,7 +260,10 @@ class FetchedFolder:
         return failed
 
     def _check_still(self, staged: Staged) -> None:
-        if staged.state is not SkillState.ABSENT and self.look(staged.name)[0] is not staged.state:
+        if (
+            staged.state is not SkillState.ABSENT
+            and self.state_of(staged.name)[0] is not staged.state
+        ):
             raise ConflictError("it was edited meanwhile, and stays")
 
     def _swap(self, staged: Staged) -> None:
@@ -297,7 +300,7 @@ class FetchedFolder:
 
     def remove(self, name: str, *, force: bool = False) -> None:
         """Remove a fetched skill and its record; raise ConflictError if edited or foreign."""
-        state, record = self.look(name)
+        state, record = self.state_of(name)
         check(state, record, record.source if record else "", force=force)
         # The record goes last: a skill without one would count as foreign.
         if state is not SkillState.ABSENT:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -66,8 +66,8 @@ class SourceState:
     ready: bool  # all skills of some revision were fetched, now or before
     trouble: str | None  # why the last fetch failed, in one line; always set while not ready
     revision: str = ""  # the served one; "" if a skill of it is still to be fetched
-    looked: float | None = None  # end of the last poll
-    next_look: float | None = None  # start of the next poll; None while one is under way
+    polled: float | None = None  # end of the last poll
+    next_poll: float | None = None  # start of the next poll; None while one is under way
     current: float | None = None  # end of the last poll that succeeded
 
 
@@ -167,7 +167,7 @@ class Follower:
             self._change(ready=is_ready, trouble=trouble, current=time.time())
             return revision.next_check_s if is_complete else source.check_s
         finally:
-            self._change(looked=time.time())
+            self._change(polled=time.time())
             # Set after the state: a listing that waited must not report the source as unread.
             self.read_once.set()
 
@@ -198,7 +198,7 @@ class Follower:
             longest = max(check_s, self.source.last_retry_s)
             wait = retry = min(retry * 2, longest) or min(check_s, first_retry)
 
-    def look(self) -> None:
+    def poll_now(self) -> None:
         """Make `follow` poll now. Call it in the event loop of `follow`."""
         self._is_asked = True
         if self._waiting is not None:
@@ -209,10 +209,10 @@ class Follower:
         with anyio.CancelScope() as self._waiting:
             if not self._is_asked:
                 seconds *= random.uniform(1, 1.1)  # noqa: S311, jitter: many servers may have started together
-                self._change(next_look=time.time() + seconds)
+                self._change(next_poll=time.time() + seconds)
                 await self._sleep(seconds)
         self._waiting = None
-        self._change(next_look=None)
+        self._change(next_poll=None)
         asked = self._is_asked
         if asked and self._asked_at is not None:
             await self._sleep(max(0.0, self._asked_at + _MIN_POLL_S - anyio.current_time()))
@@ -342,9 +342,14 @@ class Mirrors:
         source = open_source(given, settings, self._kinds)
         if source is None:
             return given
-        link = None
+        link: Path | None = None
         if source.remote and pin is not None:
-            link = self._make_link(source.place)
+            self._links = self._links or PrivateFolder()
+            next_link = self._links.skills / str(len(self.followers))
+            # Windows needs a privilege for links: without one, a new pin needs a restart
+            with suppress(OSError):
+                _point_link(next_link, source.place)
+                link = next_link
         follower = Follower(source, given=given, link=link)
         if not source.remote:
             try:
@@ -354,19 +359,6 @@ class Mirrors:
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
         self.followers.append(follower)
         return MirroredRoot(os.fspath(follower.path), source.origin)
-
-    def _make_link(self, folder: Path) -> Path | None:
-        """Return a new link to the folder of the next follower, or None without the privilege.
-
-        Windows requires one: without it, a new pin takes effect at the next start.
-        """
-        self._links = self._links or PrivateFolder()
-        link = self._links.skills / str(len(self.followers))
-        try:
-            _point_link(link, folder)
-        except OSError:
-            return None
-        return link
 
     def states(self) -> list[SourceState]:
         """Return the state of every source. Thread-safe."""
@@ -429,11 +421,11 @@ class Mirrors:
                 said = "%s: not read within %g seconds; serving without it until it is"
                 logger.warning(said, follower.name, self._awaited_s)
 
-    def look(self) -> int:
+    def poll_now(self) -> int:
         """Poll all remote sources now and return their number. Thread-safe."""
         remote = [follower for follower in self.followers if follower.source.remote]
         for follower in remote:
-            self._look_at(follower)
+            self._poll_now(follower)
         return len(remote)
 
     def set_refresh(self, given: str, seconds: float) -> None:
@@ -442,7 +434,7 @@ class Mirrors:
             source = follower.source
             if follower.given == given and source.own_check_s is None and source.check_s != seconds:
                 source.check_s = seconds
-                self._look_at(follower)
+                self._poll_now(follower)
 
     def repin(self, revisions: Mapping[str, str]) -> None:
         """Fetch other revisions of pinned sources, then switch to all of them.
@@ -491,15 +483,15 @@ class Mirrors:
         if self._links is not None:
             clear(self._links.skills)
 
-    def _look_at(self, follower: Follower) -> None:
+    def _poll_now(self, follower: Follower) -> None:
         if self._portal is not None:  # before the start, the first poll is still to come
-            self._portal.start_task_soon(follower.look)
+            self._portal.start_task_soon(follower.poll_now)
 
     async def _follow(self) -> None:
         async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self.followers:
                 tasks.start_soon(follower.follow)
-                tasks.start_soon(follower.source.listen, follower.look)
+                tasks.start_soon(follower.source.listen, follower.poll_now)
             tasks.start_soon(self._trim_cache)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()

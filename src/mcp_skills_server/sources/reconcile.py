@@ -168,7 +168,7 @@ def _is_as_recorded(source: Source, index: IndexRecord) -> bool:
     }
     if len(records) != index.skills or any(folder.others(records)):
         return False
-    return all(folder.look(name, records)[0] is SkillState.KEPT for name in records)
+    return all(folder.state_of(name, records)[0] is SkillState.KEPT for name in records)
 
 
 def _refusals_of(index: IndexRecord, without: Collection[str] = ()) -> list[SkillRefusal]:
@@ -444,7 +444,7 @@ class Reconciler:
         """Return "unchanged" or "edited" for a skill to keep, "" for one to fetch."""
         # raises for a name that some platform cannot hold
         check_paths([f"{name}/{SKILL_MD}"])
-        state, record = self._folder.look(name, records)
+        state, record = self._folder.state_of(name, records)
         if record is not None and record.source == self._source and state is not SkillState.ABSENT:
             # count a skill to replace, too: it stays if the new one is refused
             self._hold(name, self._folder.size(record))
@@ -509,7 +509,7 @@ class Reconciler:
             if name in there:
                 continue
             try:
-                if self._folder.look(name)[0] is SkillState.ABSENT:
+                if self._folder.state_of(name)[0] is SkillState.ABSENT:
                     self._folder.remove(name)
                     del self._records[name]
                     continue

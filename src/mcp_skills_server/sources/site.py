@@ -245,7 +245,7 @@ class Site(Source):
         return files
 
 
-async def look(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:
+async def fetch_index(url: str, settings: FetchSettings | None = None) -> tuple[str, SiteIndex]:
     """Download the index of a site and return it with its URL. Nothing is written.
 
     Raises:

@@ -42,11 +42,8 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
         tried = line_end.join(lines)
         if _is_better(text, tried, problem.code, directory):
             text = tried
-            done += [
-                other
-                for other in problems
-                if other.line == problem.line and other.code == problem.code
-            ]
+            fixed = (problem.line, problem.code)
+            done += [other for other in problems if (other.line, other.code) == fixed]
     return text, sorted({*done}, key=lambda problem: problem.line or 0)
 
 
@@ -61,10 +58,8 @@ def _is_better(before: str, after: str, code: str, directory: str) -> bool:
     fields, kept = document.frontmatter or {}, repaired.frontmatter or {}
     if any(key in KNOWN_FIELDS and key not in kept for key in fields):
         return False
-    counts, left = (
-        Counter(problem.code for problem in old),
-        Counter(problem.code for problem in new),
-    )
+    counts = Counter(problem.code for problem in old)
+    left = Counter(problem.code for problem in new)
     counts["hidden-characters"] += hidden.count(before)
     left["hidden-characters"] += hidden.count(after)
     return left[code] < counts[code] and left <= counts and standing(new) >= standing(old)
@@ -154,13 +149,9 @@ def _metadata_as_text(lines: list[str], number: int) -> bool:
     if re.fullmatch(r"metadata[ \t]*+:[ \t]*+\{[^#\n]*+", lines[number]):
         if set(written) != {number + 1}:  # the mapping goes on below
             return False
-        lines[number : number + 1] = [
-            "metadata:",
-            *(
-                f"  {as_text(key, values[key], text)}"
-                for key, (_, text) in document.metadata.items()
-            ),
-        ]
+        fields = document.metadata.items()
+        texts = [as_text(key, values[key], text) for key, (_, text) in fields]
+        lines[number : number + 1] = ["metadata:", *(f"  {text}" for text in texts)]
         return True
     if number + 1 not in written:
         return False

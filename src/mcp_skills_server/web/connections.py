@@ -20,8 +20,7 @@ from typing import Any, Final
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from mcp_skills_server.access.principal import owner_of
-from mcp_skills_server.access.quotas import limit_of
+from mcp_skills_server.access.quota import UNKNOWN_OWNER, Owner, limit_of, owner_of
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry.load import Occupancy
 
@@ -41,7 +40,9 @@ _SPARE_S: Final = 2.0
 """Timeout in seconds of a request on a spare slot, of which there are few."""
 
 
-def client_to_evict(held: Mapping[str, int], newcomer: str, able: Collection[str]) -> str | None:
+def client_to_evict(
+    held: Mapping[Owner, int], newcomer: Owner, able: Collection[Owner]
+) -> Owner | None:
     """Return the client of `able` that loses a slot to `newcomer` by max-min fairness, or None.
 
     Only `newcomer` itself and clients that hold more than it are considered.
@@ -68,7 +69,7 @@ class State(IntEnum):
 class Slot:
     """The slot of one connection. Its owner is an address until a request is authenticated."""
 
-    def __init__(self, slots: Slots, owner: str, close: Callable[[], object]) -> None:
+    def __init__(self, slots: Slots, owner: Owner, close: Callable[[], object]) -> None:
         self._slots = slots
         self.owner = owner
         self.close = close
@@ -77,7 +78,7 @@ class Slot:
         self.is_spare = False  # beyond the limit
         self.is_admitted = False  # whether a request on the connection was
 
-    def admit(self, owner: str | None) -> bool:
+    def admit(self, owner: Owner | None) -> bool:
         """Record an admitted request of this owner; return whether it may be answered."""
         return self._slots.admit(self, owner)
 
@@ -122,7 +123,7 @@ class Slots:
                 del table[slot]
                 table[slot] = None
 
-    def admit(self, slot: Slot, owner: str | None) -> bool:
+    def admit(self, slot: Slot, owner: Owner | None) -> bool:
         """Record an admitted request of this owner; return whether it may be answered."""
         slot.is_admitted = True
         slot.owner = owner or slot.owner
@@ -136,7 +137,7 @@ class Slots:
         self._warn("answered a request with 503")
         return False
 
-    def _make_room(self, newcomer: str, *, is_admitted: bool = False) -> bool:
+    def _make_room(self, newcomer: Owner, *, is_admitted: bool = False) -> bool:
         """Return whether a slot is free for this client, evicting a connection if needed.
 
         Idle connections are evicted first. An admitted client may evict a busy one of another
@@ -146,7 +147,7 @@ class Slots:
             return True
         held = Counter(slot.owner for slot in self._taken)
         for state in State:
-            first: dict[str, Slot] = {}
+            first: dict[Owner, Slot] = {}
             for slot in self._taken:
                 if slot.state is state:
                     first.setdefault(slot.owner, slot)
@@ -203,7 +204,7 @@ class Unread:
             why = f"quota unread-bytes: more than {share:,} bytes unread by {slot.owner}"
             self._cut_off(mine.pop(0), why)
         while sum(self._waiting.values()) > self._most:
-            by_client = Counter[str]()
+            by_client = Counter[Owner]()
             for waiter, waiting in self._waiting.items():
                 by_client[waiter.owner] += waiting
             [(most, _)] = by_client.most_common(1)
@@ -265,7 +266,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Take a slot, and start the time limit of the first request."""
         super().connection_made(transport)
         owner = owner_of(None, self.client[0]) if self.client else None
-        self._slot = Slot(self._limits.slots, owner or "", transport.abort)
+        self._slot = Slot(self._limits.slots, owner or UNKNOWN_OWNER, transport.abort)
         self.app_state = {**self.app_state, SLOT: self._slot}
         self._limits.slots.enter(self._slot)
         self._note_progress()

@@ -275,7 +275,7 @@ class Discovery:
         partly = "published only by discovery 0.2.0"
         lines += [f"{path}: {partly}: {reason}" for path, reason in edition.left_out_0_1]
         new = [line for line in lines if line not in self._logged]
-        if self.publication.registry.permissions is None or len(self._logged) > _MAX_LOGGED:
+        if isinstance(self.publication.registry, Registry) or len(self._logged) > _MAX_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
         for path in new[:_LOGGED_AT_ONCE]:
@@ -337,7 +337,7 @@ class DiscoveryByGrants:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
         permissions = self._views.permissions(requester(scope).principal)
-        await self._endpoints.of(self._views.part(permissions))(scope, receive, send)
+        await self._endpoints.get(self._views.part(permissions))(scope, receive, send)
 
 
 def site_of(scope: Scope) -> str:

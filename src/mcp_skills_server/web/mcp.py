@@ -22,7 +22,7 @@ import anyio
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.access.principal import Requester
+from mcp_skills_server.access.quota import Requester
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, decode_message
 from mcp_skills_server.errors import REPEATS

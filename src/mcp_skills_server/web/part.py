@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_skills_server.access.principal import LOCAL_REQUESTER, Requester
+from mcp_skills_server.access.quota import LOCAL_REQUESTER, Requester
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute

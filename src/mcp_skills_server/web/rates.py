@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
-from mcp_skills_server.access.principal import Requester
-from mcp_skills_server.access.quotas import Quotas, limit_of
+from mcp_skills_server.access.quota import Owner, Quotas, Requester, limit_of
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.web.refusals import over_quota
 
@@ -59,7 +58,7 @@ class RequestRate:
         # over the rate here means over that of all replicas
         if wait <= 0 and count and self._shared is not None:
             with suppress(RequestError):
-                wait = await self._shared(owner, per_minute, count)
+                wait = await self._shared(owner.key, per_minute, count)
         if wait > 0:
             remedy = ""
             if count > 1 and count >= per_minute:
@@ -92,11 +91,11 @@ class ConcurrencyLimits:
     """
 
     def __init__(self) -> None:
-        self._limits = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._limits = WeakValueDictionary[Owner, asyncio.Semaphore]()
         self._all = asyncio.Semaphore(_ALL)
         self.waited_s = 0.0
 
-    def permit(self, owner: str | None) -> Permit:
+    def permit(self, owner: Owner | None) -> Permit:
         """Return a permit, not yet taken, of this owner, who may be indistinguishable (None)."""
         if owner is None:
             return Permit(self, self._all)

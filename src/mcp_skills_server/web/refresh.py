@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mcp_skills_server.access.quotas import Quotas
+from mcp_skills_server.access.quota import Quotas
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.part import Part, requester

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from starlette.responses import JSONResponse, Response
 
-from mcp_skills_server.access.principal import Requester
+from mcp_skills_server.access.quota import Requester
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.errors import REPEATS, SkillsServerError
 

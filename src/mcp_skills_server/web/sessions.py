@@ -16,8 +16,8 @@ from typing import Final
 
 import anyio
 
-from mcp_skills_server.access.principal import Principal, Requester
-from mcp_skills_server.access.quotas import limit_of
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import UNKNOWN_OWNER, Owner, Requester, limit_of
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.telemetry.load import Occupancy
@@ -43,7 +43,7 @@ class HttpSession:
     def __init__(self, id_: bytes, session: McpSession, requester: Requester) -> None:
         self.id = id_
         self.session = session
-        self.owner = requester.owner or ""
+        self.owner = requester.owner or UNKNOWN_OWNER
         self.credential = _credential(requester.principal)
         self.requests = 1
         self.idle_since = 0.0
@@ -64,7 +64,7 @@ class HttpSessions:
         self._limit = limit
         self._idle_s = idle_s
         self._by_id: dict[bytes, HttpSession] = {}
-        self._held: dict[str, dict[HttpSession, None]] = {}
+        self._held: dict[Owner, dict[HttpSession, None]] = {}
         """The sessions of each owner; those that rest are in the order in which they began to."""
         self._idle: dict[HttpSession, None] = {}
         """Sessions without a request, the longest idle one first."""
@@ -149,7 +149,7 @@ class HttpSessions:
             self.close(entry)
 
     def _make_room(self, requester: Requester) -> None:
-        owner = requester.owner or ""
+        owner = requester.owner or UNKNOWN_OWNER
         share = limit_of(owner, _QUOTA)
         # more than one is over a limit that was lowered meanwhile
         while share is not None and len(self._held.get(owner, ())) >= share:
@@ -167,7 +167,7 @@ class HttpSessions:
             logger.warning(message, self._limit, extra=REPEATS)
             raise RefusalError(503, "Too many open sessions", "busy")
 
-    def _evict(self, owner: str, *, busy: bool) -> bool:
+    def _evict(self, owner: Owner, *, busy: bool) -> bool:
         """Evict the longest idle session of an owner, or with `busy` its first one if none is idle.
 
         Return whether one was evicted. Its client gets 404, and opens another.

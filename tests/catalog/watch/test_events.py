@@ -46,7 +46,7 @@ def scan(events: DirectoryEvents) -> None:
             events.enter(top, "")
             entering = partial(events.enter, top)
             with disk.open_directory(top, "") as handle:
-                consume_walk(tree.Walk(0, 512, entering=entering).read_directory(handle, "", 12))
+                consume_walk(tree.Walk(512, entering=entering).read_directory(handle, "", 12))
         new = events.arm()
 
 

@@ -53,10 +53,10 @@ def test_edit_while_the_watch_is_armed_is_noticed(tmp_path: Path, monkeypatch: P
         if location == "one":
             edit("after")
 
-    def ingest(*arguments: Any) -> bytes:
-        raw = real_ingest(*arguments)
+    def ingest(*arguments: Any) -> Any:
+        read = real_ingest(*arguments)
         edit("read")
-        return raw
+        return read
 
     monkeypatch.setattr(DirectoryEvents, "enter", enter)
     monkeypatch.setattr(disk, "ingest", ingest)

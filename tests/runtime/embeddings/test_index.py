@@ -123,7 +123,7 @@ def test_hidden_skills_do_not_count_toward_result_limit(top: Path, start: Start)
         assert len(nearest) == 60
         other = min(path for path in registry.snapshot.skills if path.startswith("car-") and path not in nearest)
         views = Views(registry, Grants([Grant(("*",), (Pattern(other), Pattern("beta")))], local=False))
-        assert find(Search(views.of(None), embeddings), "driving a lorry") == [other]
+        assert find(Search(views.for_principal(None), embeddings), "driving a lorry") == [other]
 
 
 def test_cached_vectors_are_reused_by_next_process(tmp_path: Path, top: Path, start: Start) -> None:

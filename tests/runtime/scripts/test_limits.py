@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.quotas import LimitedOwner
+from mcp_skills_server.access.quota import Owner, QuotaError
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import limits
 from mcp_skills_server.runtime.scripts.limits import ResourceUsage, RunSlots
 from mcp_skills_server.runtime.scripts.processes import with_descendants
@@ -97,13 +96,13 @@ def test_memory_counts_without_exact_sum(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.anyio
 async def test_slot_timeout_names_own_limit_or_that_of_server() -> None:
     slots = RunSlots(2)
-    async with slots.slot("a", 0):
+    async with slots.slot(Owner("a"), 0):
         with pytest.raises(QuotaError, match=r"1 of your scripts .* \(quota runs\)"):
-            async with slots.slot("a", 0):
+            async with slots.slot(Owner("a"), 0):
                 pass
-        async with slots.slot("b", 0):
+        async with slots.slot(Owner("b"), 0):
             with pytest.raises(RequestError, match=r"^2 scripts are running already") as caught:
-                async with slots.slot("c", 0):
+                async with slots.slot(Owner("c"), 0):
                     pass
             assert not isinstance(caught.value, QuotaError)
     async with slots.slot(None, 0), slots.slot(None, 0):  # over stdio
@@ -114,7 +113,7 @@ async def test_slot_timeout_names_own_limit_or_that_of_server() -> None:
     (1, {}, 1), (2, {}, 1), (4, {}, 3), (4, {"runs": 9}, 4), (4, {"runs": 2}, 2),
 ])  # fmt: skip
 def test_share_of_an_owner_leaves_a_slot_by_default(total: int, limits: dict[str, int], expected: int) -> None:
-    assert RunSlots(total).limit(LimitedOwner("a", limits)) == expected
+    assert RunSlots(total).limit(Owner("a", limits)) == expected
 
 
 @pytest.mark.anyio
@@ -122,14 +121,14 @@ async def test_cancelled_waiting_call_takes_no_slot() -> None:
     slots = RunSlots(1)
 
     async def wait() -> None:
-        async with slots.slot("b", TIMEOUT_S):
+        async with slots.slot(Owner("b"), TIMEOUT_S):
             raise AssertionError("the only slot is taken")
 
-    async with slots.slot("a", 0), anyio.create_task_group() as tasks:
+    async with slots.slot(Owner("a"), 0), anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    async with slots.slot("c", 0):
+    async with slots.slot(Owner("c"), 0):
         pass
 
 
@@ -138,14 +137,14 @@ LIMITS = st.fixed_dictionaries({}, optional={"runs": st.integers(1, 4)})
 
 @given(st.lists(st.sampled_from("aaab"), min_size=1, max_size=12), st.integers(1, 4), LIMITS)
 def test_slots_are_never_exceeded_nor_left_idle(names: list[str], total: int, limits: dict[str, int]) -> None:
-    owners = [LimitedOwner(name, limits) for name in names]
+    owners = [Owner(name, limits) for name in names]
 
     async def run_all() -> None:
         slots = RunSlots(total)
         share = slots.limit(owners[0])
-        running, waiting = Counter[str](), Counter(owners)
+        running, waiting = Counter[Owner](), Counter(owners)
 
-        async def run_one(owner: str) -> None:
+        async def run_one(owner: Owner) -> None:
             async with slots.slot(owner, TIMEOUT_S):
                 waiting[owner] -= 1
                 running[owner] += 1
@@ -165,15 +164,15 @@ def test_slots_are_never_exceeded_nor_left_idle(names: list[str], total: int, li
 
 @pytest.mark.anyio
 async def test_owner_with_fewest_runs_is_served_first() -> None:
-    slots, hog = RunSlots(2), LimitedOwner("hog", {"runs": 2})
-    order: list[str] = []
+    slots, hog = RunSlots(2), Owner("hog", {"runs": 2})
+    order: list[Owner | None] = []
 
-    async def run_one(owner: str) -> None:
+    async def run_one(owner: Owner) -> None:
         async with slots.slot(owner, TIMEOUT_S):
             order.append(owner)
 
     async with anyio.create_task_group() as tasks, slots.slot(hog, 0), slots.slot(hog, 0):
-        for owner in (hog, hog, "other"):
+        for owner in (hog, hog, Owner("other")):
             tasks.start_soon(run_one, owner)
             await anyio.wait_all_tasks_blocked()
     assert order[0] == "other"

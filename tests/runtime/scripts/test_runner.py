@@ -284,8 +284,10 @@ async def test_interpreter_is_chosen_by_extension_or_shebang(run: Runner, name: 
 async def test_executable_bit_is_ignored(run: Runner, registry: Registry, tmp_path: Path) -> None:
     skill = registry.snapshot.skills["zoo"]
     for executable in (True, False):
-        for file in skill.files.values():
-            file.executable = executable
+        for path in skill.files:
+            os.chmod(f"{registry.place(skill)}/{path}", 0o755 if executable else 0o644)
+        registry.refresh()
+        skill = registry.snapshot.skills["zoo"]
         assert (await run("plain")).stdout == "direct\n"
         with pytest.raises(RequestError, match=r"\.py .*no #! line$"):
             await run("junk")

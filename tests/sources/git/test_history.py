@@ -32,7 +32,7 @@ def add_two_commits(upstream: Upstream) -> None:
 
 
 def history_of(histories: Histories, follower: Follower, folder: str = "skills/alpha", *without: str) -> History:
-    return histories.of(str(follower.path), follower.source.origin, folder, without)
+    return histories.changes_of(str(follower.path), follower.source.origin, folder, without)
 
 
 def fetch_history(given: str, tmp_path: Path, folder: str = "skills/alpha", *without: str) -> History:
@@ -137,8 +137,8 @@ def test_history_fetch_is_limited_in_bytes(upstream: Upstream, tmp_path: Path, m
 
 def test_other_sources_and_unknown_commits_have_no_history(tmp_path: Path) -> None:
     for origin in ("https://skills.example", "oci://registry.example/a:b", "a.zip"):
-        assert Histories().of(str(tmp_path / "skills"), origin, "a") == History()
-    unknown = Histories().of(str(tmp_path / "x" / "skills"), "git+https://git.example/a", "a")
+        assert Histories().changes_of(str(tmp_path / "skills"), origin, "a") == History()
+    unknown = Histories().changes_of(str(tmp_path / "x" / "skills"), "git+https://git.example/a", "a")
     assert "not known" in unknown.note
 
 

@@ -21,7 +21,7 @@ from catalog.forest import load_registry
 from forkserver import Popen
 from mcp_skills_server.access.grants import Grants
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quotas import Quotas
+from mcp_skills_server.access.quota import Quotas
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.runtime import Runtime

@@ -17,12 +17,11 @@ import pytest
 from starlette.requests import Request
 
 from catalog.forest import load_registry, skill_md, skills, write_files
-from mcp_skills_server.access.quotas import Quotas
+from mcp_skills_server.access.quota import Owner, QuotaError, Quotas, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime.quota import QuotaError, Streams
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy
@@ -110,7 +109,7 @@ async def remaining(stream: ChangeStream) -> list[str]:
 
 
 async def started_stream(changes: Live, skills: SkillSet, owner: str = "a") -> ChangeStream:
-    stream = ChangeStream(changes, skills, owner, changes.number(skills), allow)
+    stream = ChangeStream(changes, skills, Owner(owner), changes.number(skills), allow)
     assert (await anext(stream.lines)).startswith("retry:")
     return stream
 
@@ -147,7 +146,7 @@ async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest
     streams = [await started_stream(changes, ALL_SKILLS, owner) for owner in "aabbccdd"]
     for owner, reason in (("a", "one client may have at most 2"), ("another", "limit of 8 is reached")):
         with pytest.raises(QuotaError, match=reason):
-            ChangeStream(changes, ALL_SKILLS, owner, 0, allow)
+            ChangeStream(changes, ALL_SKILLS, Owner(owner), 0, allow)
         assert caplog.messages[-1].startswith(f"refused a stream of {owner}: ") and reason in caplog.messages[-1]
     assert len(changes.streams) == 8
     changes.note(appeared("one"))
@@ -240,7 +239,7 @@ def test_stream_is_refused_when_other_owners_hold_all_streams_of_any_protocol(tm
     context = make_context(write_files(tmp_path, skills("one")), settings=settings)
     changes = context.site.live
     for number in range(3):
-        settings.streams.open(number, f"{number}")
+        settings.streams.open(number, Owner(f"{number}"))
     changes.note(appeared("one"))
     last = changes.last_number
     # A number with more than 19 digits, or of other than ASCII digits, is ignored.
@@ -248,7 +247,7 @@ def test_stream_is_refused_when_other_owners_hold_all_streams_of_any_protocol(tm
         stream = respond(f"after={after}")
         assert (stream.status_code, stream._after) == (200, start)
         settings.streams.release(stream)
-    settings.streams.open("last", "last")
+    settings.streams.open("last", Owner("last"))
     refusal = respond()
     assert (refusal.status_code, refusal.headers["Retry-After"]) == (503, "10")
     assert refusal.body == b"Too many streams: the server's limit of 4 is reached; try again later (quota streams)\n"

@@ -199,7 +199,7 @@ def test_sources_show_kind_and_checks_and_errors_to_administrators(tmp_path: Pat
     write_files(tmp_path / "own", skills("one"))
     write_files(tmp_path / "copy", {"two/SKILL.md": skill_md("other")})
     (tmp_path / "empty").mkdir()
-    state = SourceState(url, True, "/secret/place: does not answer", "abc123", looked=1e9, next_look=2e9)
+    state = SourceState(url, True, "/secret/place: does not answer", "abc123", polled=1e9, next_poll=2e9)
     mirror = MirroredRoot(str(tmp_path / "copy"), url)
     with Registry([tmp_path / "own", mirror, tmp_path / "empty"]) as registry:
         context = make_context(registry=registry, sources=[state])

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from access.signing import public, signed
 from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.principal import Admission, Principal
-from mcp_skills_server.access.quotas import Quotas
+from mcp_skills_server.access.quota import Quotas
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.access.tokens import read_tokens
 from mcp_skills_server.web.policy import make_policy

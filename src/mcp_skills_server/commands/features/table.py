@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -30,9 +31,10 @@ from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByM
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.access.settings import OAuthSettings
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.proposals.store import ProposalStore
@@ -177,6 +179,36 @@ class Webhook(
         return webhook_part(secret, http.front.limits.quotas, http.shared.poll_sources)
 
 
+def oauth_settings(table: OAuthSettings | None, options: Mapping[str, Any]) -> OAuthSettings | None:
+    """Return the settings of `[oauth]`, overridden by the options --oauth-KEY; None without any.
+
+    Raises:
+        UsageError: an option has an invalid value, or an issuer or an audience is missing.
+    """
+    values = {key: options[f"oauth_{key}"] for key in ("issuer", "audience", "resource")}
+    given = {key: value for key, value in values.items() if value is not None}
+    if not given:
+        return table
+    from mcp_skills_server.access.settings import NO_RESOURCE, OAuthSettings, is_secure
+    from mcp_skills_server.model.keys import WrongValueError
+
+    for key in ("issuer", "audience"):
+        if table is None and key not in given:
+            raise UsageError(f"--oauth-{key} is missing; give it too, or a table [oauth]")
+    for key, value in given.items():
+        known = OAuthSettings.TABLE.keys[key]
+        try:
+            known.read(value)
+        except WrongValueError as error:
+            raise UsageError(f"--oauth-{key}: {error}; give {known.takes}") from None
+    audience = given.get("audience")
+    if audience and (table is None or table.resource == table.audience):
+        given.setdefault("resource", audience)
+        if not is_secure(given["resource"]):
+            raise UsageError(f"--oauth-audience {NO_RESOURCE}; give --oauth-resource too")
+    return OAuthSettings(**given) if table is None else replace(table, **given)
+
+
 class OAuth(
     Feature,
     heading="OAuth (--transport http)",
@@ -200,9 +232,7 @@ class OAuth(
 
     def resource_server(self, configuration: Configuration | None) -> ResourceServer | None:
         """Return the verifier of the issuer's tokens, or None without an issuer."""
-        from mcp_skills_server.access.settings import OAuthSettings
-
-        settings = OAuthSettings.with_options(configuration and configuration.oauth, vars(self))
+        settings = oauth_settings(configuration and configuration.oauth, vars(self))
         if settings is None:
             return None
         from mcp_skills_server.access.oauth import ResourceServer

@@ -16,10 +16,8 @@ from typing import Final
 
 import anyio
 
-from mcp_skills_server.access.principal import Owner
-from mcp_skills_server.access.quotas import limit_of
+from mcp_skills_server.access.quota import Owner, QuotaError, limit_of
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts.processes import ProcessTree, entries, lines
 from mcp_skills_server.runtime.scripts.trees import MAX_FILES, exceeds
 
@@ -47,11 +45,11 @@ class RunSlots:
 
     def __init__(self, total: int) -> None:
         self.total: Final = total
-        self._held = Counter[Owner]()
-        self._waiting: list[tuple[Owner, anyio.Event]] = []
+        self._held = Counter[Owner | None]()
+        self._waiting: list[tuple[Owner | None, anyio.Event]] = []
 
     @asynccontextmanager
-    async def slot(self, owner: Owner, timeout_s: float) -> AsyncGenerator[None]:
+    async def slot(self, owner: Owner | None, timeout_s: float) -> AsyncGenerator[None]:
         """Wait up to `timeout_s` seconds for a slot, and hold it inside the `with` block.
 
         Only `total` limits the owner None.
@@ -77,7 +75,7 @@ class RunSlots:
             else:
                 self._waiting.remove(mine)
 
-    def _refusal(self, owner: Owner) -> RequestError:
+    def _refusal(self, owner: Owner | None) -> RequestError:
         words = "running already, the most that {} may run at once; try again in a moment"
         if not self._may(owner):
             return QuotaError(
@@ -85,11 +83,11 @@ class RunSlots:
             )
         return RequestError(f"{self.total} scripts are {words.format('all clients')}")
 
-    def limit(self, owner: Owner) -> int:
+    def limit(self, owner: Owner | None) -> int:
         """Return how many runs an owner may have; by default one slot is left for others."""
         return min(self.total, limit_of(owner, "runs") or max(1, self.total - 1))
 
-    def _may(self, owner: Owner) -> bool:
+    def _may(self, owner: Owner | None) -> bool:
         return owner is None or self._held[owner] < self.limit(owner)
 
     def _grant(self) -> None:

@@ -30,7 +30,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.access.grants import Permissions
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, SkillsServerError, UsageError, listed
 from mcp_skills_server.model import Skill, SkillFile, printable
@@ -115,7 +115,7 @@ class RunRequest:
     launcher: str | None = None
     fill: Callable[[str], None] | None = None
     stdin: int | None = None
-    owner: Owner = None
+    owner: Owner | None = None
     permissions: Permissions | None = None
     needs: Sequence[str] = ()
 

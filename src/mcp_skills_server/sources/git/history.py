@@ -173,7 +173,9 @@ class Histories:
         self._failed: dict[Path, _Failure] = {}
         """The last failure, by folder of a source."""
 
-    def of(self, served: str, origin: str, shown: str, without: Sequence[str] = ()) -> History:
+    def changes_of(
+        self, served: str, origin: str, shown: str, without: Sequence[str] = ()
+    ) -> History:
         """Return the commits that touched a served skill. Blocks up to half a minute to fetch them.
 
         Args:

@@ -18,11 +18,11 @@ import anyio
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.access.principal import Owner
+from mcp_skills_server.access.quota import Owner, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import permissions_of
 from mcp_skills_server.model import Changes
-from mcp_skills_server.runtime.quota import Streams
 
 MAX_KEPT: Final = 1000
 """Changes kept in all."""
@@ -122,7 +122,7 @@ class Live:
         return next(numbers, after)
 
     def _of(self, skills: SkillSet, after: int = 0) -> Iterator[Change]:
-        permissions = skills.permissions
+        permissions = permissions_of(skills)
         for change in reversed(self._kept):
             if change.number <= after:
                 return
@@ -154,7 +154,7 @@ class ChangeStream(StreamingResponse):
         self,
         live: Live,
         skills: SkillSet,
-        owner: Owner,
+        owner: Owner | None,
         after: int,
         has_access: Callable[[], Awaitable[bool]],
         *,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.responses import HTMLResponse, Response
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.views import View
+from mcp_skills_server.catalog.views import View, permissions_of
 from mcp_skills_server.codes import unlisting_problem
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.format import identity
@@ -107,7 +107,7 @@ class Context:
 
     def may_read(self, path: str) -> bool:
         """Return whether the viewer may know of a skill at this path, even if it is gone."""
-        permissions = self.offering.skill_set.permissions
+        permissions = permissions_of(self.offering.skill_set)
         return permissions is None or permissions.can_read(path)
 
     def offers(self, skill: Skill) -> bool:

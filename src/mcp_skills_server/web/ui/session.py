@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.access.principal import Admission, Principal
-from mcp_skills_server.access.quotas import Quotas
+from mcp_skills_server.access.quota import Quotas
 from mcp_skills_server.access.tokens import find_token, hash_of
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.telemetry import events

@@ -46,4 +46,4 @@ def _by_git(ctx: Context, skill: Skill) -> History:
     root = registry.roots[skill.root]
     if root.origin is None:
         return History(commits(registry.place(skill), root.path, skill.nested))
-    return ctx.site.histories.of(root.path, root.origin, skill.directory, skill.nested)
+    return ctx.site.histories.changes_of(root.path, root.origin, skill.directory, skill.nested)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from mcp_skills_server.runtime.quota import QuotaError
+from mcp_skills_server.access.quota import QuotaError
 from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.changes import TYPE, ChangeStream
 from mcp_skills_server.web.ui.context import Context, reason_left_out

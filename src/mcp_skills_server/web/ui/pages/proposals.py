@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from mcp_skills_server.authoring.evaluation import CaseResult, own_cases, ranked
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import View
+from mcp_skills_server.catalog.views import View, permissions_of
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD, Snapshot
@@ -66,7 +66,7 @@ def page(_: Request, ctx: Context) -> Response:
 
 def may_review(ctx: Context, name: str | None = None) -> bool:
     """Return whether the viewer may review proposals for skill `name`; None for any skill."""
-    permissions = ctx.offering.skill_set.permissions
+    permissions = permissions_of(ctx.offering.skill_set)
     if ctx.site.settings.proposals is None or ctx.site.is_local:
         return ctx.site.settings.proposals is not None
     if permissions is None or ctx.principal is None:

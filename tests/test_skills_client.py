@@ -305,6 +305,45 @@ async def test_resources_are_the_fallback_for_missing_methods(tmp_path: Path) ->
             await client.download(skill, tmp_path / "again")
 
 
+@pytest.mark.requirement("S40-55")
+@each_row(("extension", "resources", "way"), [
+    ({}, True, "skills"), ({"revision": None}, True, "skills"), ({"revision": "2\n"}, True, "resources"),
+    ({"revision": 2}, False, "tools"),
+])  # fmt: skip
+async def test_unknown_revision_of_the_extension_is_named_and_not_used(
+    extension: dict[str, Any], resources: bool, way: str
+) -> None:
+    server: Server[Any] = Server("revised")
+    server.extensions = {EXTENSION: extension}
+
+    async def skills(_context: Any, _params: Any) -> dict[str, Any]:
+        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "skills": [entry()]}
+
+    async def listed(_context: Any, _params: Any) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[types.Resource(uri=f"{BASE}SKILL.md", name="one")])
+
+    async def tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="skills_list", input_schema={"type": "object"})])
+
+    async def call(_context: Any, _params: Any) -> types.CallToolResult:
+        return types.CallToolResult(content=[], structured_content={"skills": [{"name": "one"}]})
+
+    server.add_request_handler("skills/list", Params, skills)
+    server.add_request_handler("tools/list", types.PaginatedRequestParams, tools)
+    server.add_request_handler("tools/call", types.CallToolRequestParams, call)
+    if resources:
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, listed)
+    async with SkillsClient.connect(server) as client:
+        assert client.way == way
+        (skill,) = await client.list()
+        assert (skill.name, skill.is_proved) == ("one", way == "skills")
+        assert [reason.partition(", so")[0] for reason in client.refused] == (
+            []
+            if way == "skills"
+            else [f"the server's skills extension has the unknown revision {str(extension['revision'])!r}"]
+        )
+
+
 async def test_tools_are_the_fallback_for_missing_resources(tmp_path: Path) -> None:
     write_skill(tmp_path / "one", notes_md="notes")
     ours = attached(tmp_path)

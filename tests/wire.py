@@ -37,6 +37,13 @@ Era = Literal["legacy", "modern"]
 VERSIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 META = "io.modelcontextprotocol/"
 EXTENSION = "io.modelcontextprotocol/skills"
+RELEASED = ROOT / "tools" / "interop" / "skills"
+"""The schema of the released extension, against which its results are validated, too."""
+RELEASED_RESULTS = {
+    "skills/list": "ListSkillsResult",
+    "skills/get": "GetSkillResult",
+    "resources/directory/read": "ReadResourceDirectoryResult",
+}
 
 
 class WireError(Exception):
@@ -312,7 +319,7 @@ def write_skill(
 
 
 @cache
-def _validator(schema: str, definition: str) -> jsonschema.Draft202012Validator:
+def _validator(schema: str | Path, definition: str) -> jsonschema.Draft202012Validator:
     document = json.loads((SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
     return jsonschema.Draft202012Validator({**document, "$ref": f"#/$defs/{definition}"})
 
@@ -324,10 +331,12 @@ def check(
     if era == "modern":
         assert result["resultType"] == "complete"
         assert result["_meta"][META + "serverInfo"]["name"]
+    by_uri = method == "skills/get" and dialect != "sep-2076" and "uri" in params
+    if by_uri or (method == "skills/list" and dialect != "sep-2076") or method == "resources/directory/read":
+        _validator(RELEASED, RELEASED_RESULTS[method]).validate(result)
     if method == "skills/list":
         only = "sep-2640" if pure and dialect == "auto" else dialect
         for schema in ("sep-2640", "sep-2076") if only == "auto" else (only,):
             _validator(schema, "ListSkillsResult" if only == "auto" else "PureListSkillsResult").validate(result)
     elif method == "skills/get":
-        by_uri = dialect != "sep-2076" and "uri" in params
         _validator("sep-2640" if by_uri else "sep-2076", "GetSkillResult").validate(result)

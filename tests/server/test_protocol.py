@@ -152,6 +152,18 @@ def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) 
         assert [each["name"] for each in wire.request("prompts/list")["prompts"]] == ["Not_The_Folder"]
 
 
+@pytest.mark.requirement("S40-55")
+def test_native_host_of_an_unknown_revision_gets_tools_and_instructions(era: Era, tmp_path: Path) -> None:
+    write_skill(tmp_path / "valid")
+    with dispatching(tmp_path, era=era, host="claude-code", opened=False) as wire:
+        wire.extensions = {EXTENSION: {"revision": "2"}}
+        result = wire.open()
+        assert result["capabilities"]["extensions"] == {EXTENSION: {"directoryRead": True}}
+        assert "valid" in result["instructions"]
+        assert [tool["name"] for tool in wire.request("tools/list")["tools"]][:2] == ["skills_list", "skills_search"]
+        assert wire.every_skill()[0].keys() > {"uri", "frontmatter", "resources", "name"}
+
+
 @needs_script_network
 def test_script_tool_names_no_skill_to_a_host_with_native_skills(era: Era, tmp_path: Path) -> None:
     write_skill(tmp_path / "valid")

@@ -399,7 +399,25 @@ def test_ard_adds_queries_of_trigger_sets_to_catalog_entries(tmp_path: Path) -> 
             queries[name] = entry.pop("representativeQueries", None)
         assert queries["several"] == [f"Please do {number}" for number in (0, 1, 3, 4, 5)]
         assert queries["plain"] is queries["once"] is None
-        assert document["entries"] == get_json(server, CATALOG)["entries"]
+        in_catalog = get_json(server, CATALOG)["entries"]
+        assert all("displayName" in entry for entry in document["entries"])
+        for entry, less in zip(document["entries"], in_catalog, strict=True):
+            assert less.items() <= entry.items()
+
+
+def test_catalog_refers_to_the_published_signature_of_a_skill(tmp_path: Path) -> None:
+    write_skill(tmp_path / "plain", notes_md="notes")
+    write_skill(tmp_path / "signed")
+    (tmp_path / "signed" / "skill.oms.sig").write_bytes(b"{}")
+    with app_serving(tmp_path) as server:
+        document = get_json(server, CATALOG)
+        assert published.faults(published.AI_CATALOG, document) == []
+        (signed,) = (entry for entry in document["entries"] if "trustManifests" in entry)
+        assert signed["identifier"].endswith(":skill:signed")
+        (attestation,) = signed["trustManifests"][0]["attestations"]
+        reply = get(server, urlsplit(attestation["uri"]).path)
+        assert (reply.body, attestation["size"]) == (b"{}", 2)
+        assert attestation["digest"] == "sha256:" + hashlib.sha256(b"{}").hexdigest()
 
 
 def test_card_name_is_derived_from_host() -> None:

@@ -99,8 +99,8 @@ FOREIGN = {
     "--skip-git-repo-check", "--skip-trust", "--tmpfs", "--ulimit", "--yolo",
 }  # fmt: skip
 """Options of other programs."""
-OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message", "--digest", "--revoke", "--file"}
-"""Options of `token new`, `config grants`, `proposals` and `scripts`."""
+OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message", "--digest", "--revoke", "--file", "--version"}
+"""Options of `token new`, `config grants`, `proposals`, `scripts` and of the program."""
 
 
 @each_row(("page", "wanted"), [

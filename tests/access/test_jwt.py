@@ -105,7 +105,7 @@ NOW, LATEST = int(time()), 253_402_300_799
     ("changes", "message"),
     [
         *(({name: None}, "claim is missing") for name in ("exp", "aud", "sub")),
-        *(({"exp": each}, "exp is not a time") for each in (str(NOW + 300), True, [NOW + 300], -NOW)),
+        *(({"exp": each}, "exp is not a time") for each in (str(NOW + 300), True, [NOW + 300], -NOW, -2)),
         ({"exp": LATEST + 1}, "exp is not a time"),  # perhaps milliseconds
         ({"exp": NOW - 120}, "expired"), ({"nbf": "0"}, "nbf is not a time"),
         ({"nbf": NOW + 3_000, "exp": NOW + 6_000}, "not valid yet; compare the clocks"),

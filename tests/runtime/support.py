@@ -14,8 +14,9 @@ from catalog.forest import skill_md
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.runtime.scripts.outcome import Outcome
+from mcp_skills_server.runtime.scripts.processes import Progress
 from mcp_skills_server.runtime.scripts.runner import RunRequest
-from mcp_skills_server.runtime.session import Progress, Session
+from mcp_skills_server.runtime.session import Session
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
 PDF_SKILL_MD = skill_md(

@@ -41,11 +41,9 @@ from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
+    from mcp_skills_server.runtime.scripts.processes import Progress
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
-
-Progress: TypeAlias = Callable[[float], Awaitable[None]]
-"""A callback, awaited regularly with the seconds that a script has been running."""
 
 THIS_PROCESS: Final = "here"
 _NEAREST: Final = 3

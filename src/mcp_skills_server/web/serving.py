@@ -32,7 +32,6 @@ from mcp_skills_server.web import probes
 from mcp_skills_server.web.app import HttpApp
 from mcp_skills_server.web.connections import ConnectionLimits, LimitedProtocol, Slots, Unread
 from mcp_skills_server.web.front import OPEN_PATHS
-from mcp_skills_server.web.probes import Drain
 from mcp_skills_server.web.refusals import RefusalError
 
 if TYPE_CHECKING:
@@ -212,24 +211,14 @@ async def serve_http(
     streams.fit(slots.limit)
     load.usage["connections"] = lambda: slots.usage
     limits = ConnectionLimits(slots, Unread(), settings.request_timeout)
-
-    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await app.front(scope, receive, send)
-        except anyio.get_cancelled_exc_class():
-            # On shutdown uvicorn cancels open requests, and would log a traceback for each.
-            if not server.should_exit:
-                raise
-
-    config = _config(
-        handle,
+    server = _UvicornServer(
+        app,
         limits,
         timeout_keep_alive=settings.keep_alive,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_S,
         # asyncio accepts so many per tick, even over the limit; the kernel queues `_BACKLOG`.
         backlog=max(1, min(64, slots.limit // 16)),
     )
-    server = _UvicornServer(config, drain)
     asyncio.get_running_loop().set_exception_handler(_report)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with app.running(), anyio.create_task_group() as tasks:
@@ -253,6 +242,7 @@ def _config(app: Any, limits: ConnectionLimits, **options: Any) -> uvicorn.Confi
     protocol: Any = partial(LimitedProtocol, limits=limits)  # uvicorn's type asks for a class
     return uvicorn.Config(
         app,
+        interface="asgi3",  # uvicorn takes a method for the older interface
         http=protocol,
         ws="none",
         log_config=None,
@@ -308,9 +298,17 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 class _UvicornServer(uvicorn.Server):
     """uvicorn server without its signal handlers, which raise signals again at the end."""
 
-    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
-        super().__init__(config)
-        self._drain = drain
+    def __init__(self, app: HttpApp, limits: ConnectionLimits, **options: Any) -> None:
+        super().__init__(_config(self._answer, limits, **options))
+        self._app = app
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app.front(scope, receive, send)
+        except anyio.get_cancelled_exc_class():
+            # On shutdown uvicorn cancels open requests, and would log a traceback for each.
+            if not self.should_exit:
+                raise
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -324,7 +322,7 @@ class _UvicornServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
-        if self._drain.begun:
+        if self._app.probes.drain.begun:
             # A client that has just connected is about to send its request.
             await anyio.sleep(_DRAIN_TAIL_S)
         # Open requests are cut off. uvicorn would log each as an error.

@@ -177,7 +177,8 @@ def test_deep_checks_read_each_text_file_except_those_of_nested_skills(tmp_path:
         ("reference-missing", f"{tmp_path}/a/SKILL.md", 7),
         ("unreadable", f"{tmp_path}/a/gone.md", None),
     ]
-    assert [problem.code for problem in registry.checks.problems_of(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
+    problems = registry.checks.problems_of(registry.snapshot.skills["a/b"])
+    assert [problem.code for problem in problems] == ["hidden-characters"]
 
 
 def test_deep_checks_of_an_unusable_skill_read_files_within_the_limit(tmp_path: Path) -> None:

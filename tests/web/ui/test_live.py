@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import anyio.lowlevel
@@ -17,10 +17,11 @@ import pytest
 from starlette.requests import Request
 
 from catalog.forest import load_registry, skill_md, skills, write_files
+from mcp_skills_server.access.grants import Grant, Pattern, Permissions
 from mcp_skills_server.access.quota import Owner, QuotaError, Quotas, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.views import GrantedSkills, Views
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
@@ -48,8 +49,8 @@ def appeared(*paths: str) -> tuple[Change, ...]:
 
 def skill_set_of(path: str) -> SkillSet:
     """Return a set of skills that contains the skill at `path` only, or all for "*"."""
-    permissions = SimpleNamespace(can_read=lambda candidate: path in ("*", candidate))
-    return cast("SkillSet", SimpleNamespace(permissions=permissions))
+    pattern = Pattern("**" if path == "*" else path)
+    return GrantedSkills(Mock(), Permissions([Grant(("*",), (pattern,))]))
 
 
 ALL_SKILLS, MY_SKILLS = skill_set_of("*"), skill_set_of("mine")

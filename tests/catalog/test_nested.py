@@ -158,9 +158,8 @@ def test_ignored_files_of_a_withheld_nested_skill_are_not_named(root: Path) -> N
 
     def named() -> list[Problem]:
         skill = registry.snapshot.skills["a"]
-        return [
-            each for each in registry.checks.problems_of(skill) if "secret" in each.message or "secret" in each.path
-        ]
+        problems = registry.checks.problems_of(skill)
+        return [each for each in problems if "secret" in each.message or "secret" in each.path]
 
     assert not named()
     (root / "a/in/SKILL.md").unlink()

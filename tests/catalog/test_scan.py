@@ -24,10 +24,10 @@ from catalog.forest import (
     valid_paths,
     write_files,
 )
-from mcp_skills_server.catalog import disk, tree
+from mcp_skills_server.catalog import disk, scan, tree
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import Standing
+from mcp_skills_server.model import Reading, Standing
 from tables import each_row
 
 
@@ -339,3 +339,24 @@ def test_folder_without_search_permission_is_reported(open_path: Path) -> None:
         f"{open_path}/group/b": f"the directory cannot be opened; {hint} above it, {open_path}/group",
         f"{open_path}/loose": f"1 of its names {cannot}; {hint}",
     }
+
+
+def test_bug_in_reading_one_skill_hides_no_other_and_is_a_problem_of_that_skill(
+    tmp_path: Path, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real_read = scan.read_skill_md
+
+    def read(raw: bytes, directory: str) -> Reading:
+        if directory == "two":
+            raise IndexError(directory)
+        return real_read(raw, directory)
+
+    monkeypatch.setattr(scan, "read_skill_md", read)
+    registry = load_registry(write_files(tmp_path, skills("one", "two", "three")))
+    assert_served(registry, ["one", "three"], problems=["unreadable"])
+    (problem,) = registry.snapshot.skills["two"].problems
+    assert problem.path == str(tmp_path / "two/SKILL.md") and "IndexError" in problem.message
+    assert [record.exc_info is not None for record in caplog.records if "could not be read" in record.message] == [True]
+    monkeypatch.undo()
+    registry.refresh()
+    assert_served(registry, ["one", "three", "two"], problems=[])

@@ -8,6 +8,7 @@ Unchanged skills and files keep their objects from the last scan.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import time
@@ -25,9 +26,12 @@ from mcp_skills_server.catalog.path_map import above, join, levels, within
 from mcp_skills_server.catalog.roots import FolderLink, Limits, Root, link_state
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.format import near_misses
 from mcp_skills_server.format.ignored import VENV_MARKER, is_entered
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, Standing
+
+logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 1.0
 """Grace period in seconds: a SKILL.md that is gone or became worse must stay so to count.
@@ -293,7 +297,12 @@ class Scan:
             return _unusable(problem("unreadable", f"SKILL.md cannot be read ({error.strerror})"))
         if old and known and self._files.take(manifest).digest == known.digest:
             return old.reading
-        return read_skill_md(raw, self._directory_name(here))
+        try:
+            return read_skill_md(raw, self._directory_name(here))
+        except Exception as error:  # a bug of ours must not hide the other skills
+            logger.exception("%s could not be read", self.root.show(here.path), extra=REPEATS)
+            text = f"the server failed to read SKILL.md ({type(error).__name__}); report this bug"
+            return _unusable(problem("unreadable", text))
 
     def _path(self, here: Directory, reading: Reading, outer: Skill | None) -> str:
         layout = self.root.layout

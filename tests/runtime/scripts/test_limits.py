@@ -175,4 +175,4 @@ async def test_owner_with_fewest_runs_is_served_first() -> None:
         for owner in (hog, hog, Owner("other")):
             tasks.start_soon(run_one, owner)
             await anyio.wait_all_tasks_blocked()
-    assert order[0] == "other"
+    assert order[0] == Owner("other")

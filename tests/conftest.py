@@ -67,13 +67,11 @@ def restored_logging() -> Iterator[None]:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Run tests with `pytest.mark.anyio` on asyncio."""
     return "asyncio"
 
 
 @pytest.fixture(params=["legacy", "modern"])
 def era(request: pytest.FixtureRequest) -> Era:
-    """Both protocol eras, one after the other."""
     return request.param
 
 

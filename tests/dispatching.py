@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,32 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcp_skills_server.access.quota import LOCAL_REQUESTER
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, decode_message
-from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
-from wire import DEADLINE, Client, Era
+from wire import Era, NotifiedClient
 
 
-class Direct(Client):
+class Direct(NotifiedClient):
     """A client of one session, whose messages pass no transport."""
 
     def __init__(self, portal: BlockingPortal, attachment: Attachment, dialect: str, *, era: Era, **how: Any) -> None:
         super().__init__(era, **how)
         self.dialect = dialect
         self.session = McpSession(attachment, send=self._keep)
-        self.notifications: list[dict[str, Any]] = []
         self._portal = portal
+        self._answers: dict[int, Future[bytes]] = {}
 
     async def _keep(self, method: str, params: dict[str, Any] | None) -> None:
-        self.notifications.append({"method": method, "params": params})
+        self.notifications.put({"jsonrpc": "2.0", "method": method} | ({} if params is None else {"params": params}))
+
+    def start(self, method: str, params: Mapping[str, Any] | None = None) -> int:
+        message = self.message(method, params)
+        self._answers[message["id"]] = self._portal.start_task_soon(self._exchange, json.dumps(message).encode())
+        return message["id"]
 
     def exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
         return json.loads(self._portal.call(self._exchange, json.dumps(message).encode()))
@@ -44,10 +51,12 @@ class Direct(Client):
         request = self.session.start(message, LOCAL_REQUESTER, self._keep, is_shared=True)
         if isinstance(request, InvalidMessage):
             return request.response
-        with anyio.fail_after(DEADLINE):
-            answer = await self.session.answer(request)
+        answer = b""  # a cancelled request gets none
+        with anyio.CancelScope() as work:
+            request.cancel = work.cancel
+            answer = (await self.session.answer(request)).raw
         self.session.finish(request)
-        return answer.raw
+        return answer
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         message = decode_message(json.dumps({"jsonrpc": "2.0", "method": method, "params": params or {}}).encode())
@@ -63,6 +72,8 @@ def dispatching(
     extension: bool = False,
     opened: bool = True,
     host: str = "wire",
+    watch: bool = False,
+    runtime: RuntimeSettings | None = None,
     **settings: Any,
 ) -> Iterator[Direct]:
     """Dispatch a client's requests about these roots, after the handshake if `opened`; `settings` of `Settings`.
@@ -72,13 +83,15 @@ def dispatching(
     if registry is None:
         registry = Registry(roots)
         registry.load()
-    attachment = Attachment(registry, Settings(**settings), None, Runtime(registry))
+    watcher = Watcher(registry) if watch else None
+    attachment = Attachment(registry, Settings(**settings), watcher, Runtime(registry, runtime))
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())
         stack.enter_context(portal.wrap_async_context_manager(attachment.running()))
         dialect = settings.get("dialect", "auto")
         client = Direct(portal, attachment, dialect, era=era, extension=extension, host=host)
         stack.callback(portal.call, client.session.close)
+        stack.callback(portal.call, attachment.notifier.close)
         if opened:
             client.open()
         yield client

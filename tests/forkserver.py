@@ -65,7 +65,7 @@ def _server() -> socket.socket:
 
 
 class Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen`, where `[sys.executable, "-m", PROGRAM, ...]` and `[sys.executable, "-c", ...]` are forked.
+    """`subprocess.Popen`, where the program, `[sys.executable, "-c", ...]` and `[sys.executable, "x.py"]` are forked.
 
     Any other process (another program, passed descriptors, a new session, other interpreter settings in the
     environment) is started by `subprocess`.
@@ -128,9 +128,13 @@ def _can_be_forked(named: Mapping[str, Any]) -> bool:
     return (
         _of_interpreter(environment) == _AT_START
         and isinstance(words, list)
-        and (words[:3] == [sys.executable, "-m", PROGRAM] or words[:2] == [sys.executable, "-c"])
+        and (words[:3] == [sys.executable, "-m", PROGRAM] or words[:2] == [sys.executable, "-c"] or _is_file(words))
         and not any(named[each] for each in unsupported)
     )
+
+
+def _is_file(words: list[str]) -> bool:
+    return words[0] == sys.executable and words[1].endswith(".py")
 
 
 run: Final = FunctionType(subprocess.run.__code__, {**vars(subprocess), "Popen": Popen}, "run")
@@ -224,14 +228,17 @@ def _import_program() -> None:
 def _run(arguments: list[str]) -> None:
     """Run the program, or the code of a test."""
     sys.path[0] = os.getcwd()
-    kind, what, *sys.argv[1:] = arguments
+    kind, *sys.argv[1:] = arguments
     code: Any = 0
     try:
         if kind == "-m":
-            runpy.run_module(what, run_name="__main__", alter_sys=True)
+            runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            text, sys.argv[0] = sys.argv.pop(1), kind
+            exec(text, {"__name__": "__main__"})
         else:
-            sys.argv[0] = kind
-            exec(what, {"__name__": "__main__"})
+            sys.argv[0], sys.path[0] = kind, os.path.dirname(kind)
+            runpy.run_path(kind, run_name="__main__")
     except SystemExit as ended:
         code = ended.code
     if code is None or isinstance(code, int):

@@ -10,19 +10,15 @@ CALL: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "skills/list"}
 
 
 def raw(**fields: Any) -> bytes:
-    """Return a request with some fields replaced."""
     return json.dumps({**CALL, **fields}).encode()
 
 
 def request_without(*names: str, **fields: Any) -> bytes:
-    """Return a request without some fields, and with others added."""
     return json.dumps({name: value for name, value in {**CALL, **fields}.items() if name not in names}).encode()
 
 
 @dataclass(frozen=True)
 class Case:
-    """A malformed message, and the code and id of its error response."""
-
     title: str
     raw: bytes
     code: int

@@ -13,7 +13,6 @@ _COUNT: Final = 12_000
 
 
 def free_port() -> int:
-    """Return a port of loopback that is free now."""
     while True:
         port = _FIRST + secrets.randbelow(_COUNT)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -25,13 +25,11 @@ _URL: Final = text("^https?://[^ ]+$")
 
 
 def closed(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema of an object with exactly these fields."""
     properties = {**required, **(optional or {})}
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
 def faults(schema: Schema, document: object) -> list[str]:
-    """Return the violations of a document, each with its path."""
     found = Draft202012Validator(schema).iter_errors(document)  # pyright: ignore[reportUnknownMemberType]
     return [f"{'/'.join(map(str, each.absolute_path))}: {each.message}" for each in found]
 
@@ -112,19 +110,26 @@ SERVER_CARD: Final = closed(
 )
 """A Server Card of SEP-2127, version 1 (2026-07-24). It has no field for tools, prompts or skills."""
 
-_ENTRY: Final = closed(
-    {
-        "identifier": text("^urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+$"), "displayName": _TEXT, "url": _URL,
-        "type": text("^application/(mcp-server-card|agent-skills)[+](json|md|zip|gzip)$"),
-    },
-    {"description": _TEXT, "tags": _TEXTS, "version": _TEXT, "digest": text("^sha256:[0-9a-f]{64}$")},
-)  # fmt: skip
+_DIGEST: Final = text("^sha256:[0-9a-f]{64}$")
+_DESCRIBED: Final = {"description": _TEXT, "tags": _TEXTS, "version": _TEXT, "digest": _DIGEST}
+_IDENTIFIED: Final = {
+    "identifier": text("^urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+$"), "url": _URL,
+    "type": text("^application/(mcp-server-card|agent-skills)[+](json|md|zip|gzip)$"),
+}  # fmt: skip
+_ATTESTATION: Final = closed(
+    {"type": _TEXT, "uri": _URL}, {"digest": _DIGEST, "size": {"type": "integer", "minimum": 0}, "description": _TEXT}
+)
+_TRUST_MANIFEST: Final = closed(
+    {"contributor": _URL, "attestations": {"type": "array", "minItems": 1, "items": _ATTESTATION}}
+)
+_TRUST_MANIFESTS: Final[Schema] = {"type": "array", "minItems": 1, "items": _TRUST_MANIFEST}
+_ENTRY: Final = closed(_IDENTIFIED, {**_DESCRIBED, "displayName": _TEXT, "trustManifests": _TRUST_MANIFESTS})
 _HOST: Final = closed({"displayName": _TEXT}, {"identifier": _TEXT, "documentationUrl": _URL, "logoUrl": _URL})
 _ENTRIES: Final[Schema] = {"type": "array", "items": _ENTRY}
-AI_CATALOG: Final = closed({"specVersion": {"const": "1.0"}, "entries": _ENTRIES}, {"host": _HOST})
-"""AI Catalog 1.0 with entries by address."""
+AI_CATALOG: Final = closed({"specVersion": {"const": "0.9"}, "entries": _ENTRIES}, {"host": _HOST})
+"""AI Catalog 0.9 with entries by address."""
 _QUERIES: Final[Schema] = {**_TEXTS, "minItems": 2, "maxItems": 5}
-_ARD_ENTRY: Final[Schema] = {**_ENTRY, "properties": {**_ENTRY["properties"], "representativeQueries": _QUERIES}}
+_ARD_ENTRY: Final = closed({**_IDENTIFIED, "displayName": _TEXT}, {**_DESCRIBED, "representativeQueries": _QUERIES})
 ARD: Final = closed(
     {"specVersion": {"const": "1.0"}, "entries": {"type": "array", "minItems": 1, "items": _ARD_ENTRY}}, {"host": _HOST}
 )

@@ -46,7 +46,6 @@ EVIDENCE = {
 
 
 def _validated(registry: Registry, code: str = "") -> list[Problem]:
-    """Return the errors and warnings of `validate`, and its notes of one code."""
     registry.load()
     found = [*notes(registry, [*registry.snapshot.skills.values()]), *registry.snapshot.problems]
     noted = [each for each in found if each.code == code and each.severity == "note"]

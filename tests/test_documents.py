@@ -69,7 +69,6 @@ def test_every_link_to_a_page_resolves(page: Path) -> None:
 
 
 def parameters(words: Sequence[str]) -> set[str]:
-    """Return the options of the command with this name."""
     command: click.Command | None = cli
     context = click.Context(cli)
     for word in words[1:]:
@@ -127,7 +126,6 @@ NAMES = sorted({*mcp_skills_server.__all__} - {"__version__"})
 
 
 def programs(page: Path) -> list[str]:
-    """Return the Python blocks of a page."""
     return PYTHON.findall(page.read_text(encoding="utf-8"))
 
 

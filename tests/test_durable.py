@@ -134,9 +134,7 @@ def test_folders_are_exchanged_atomically(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="syncfs")
-def test_many_files_flush_their_file_system_and_no_other_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_files_flush_their_file_system_and_no_other_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One path of many is opened: that of the file system."""
     paths = [tmp_path / str(number) for number in range(100)]
     for path in paths:

@@ -27,7 +27,6 @@ def modules() -> list[str]:
 
 
 def own_errors(module: str) -> dict[str, type[BaseException]]:
-    """Return the exceptions that a module defines, by name."""
     found = inspect.getmembers(importlib.import_module(module), inspect.isclass)
     return {name: each for name, each in found if issubclass(each, BaseException) and each.__module__ == module}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from mcp_skills_server import Registry, Runtime, ScriptSettings
 from wire import DEADLINE, ROOT
 
@@ -19,7 +20,6 @@ LOOP = ROOT / "examples" / "agent_loop.py"
 
 
 def loop() -> Any:
-    """Import the example as a module."""
     spec = spec_from_file_location("agent_loop", LOOP)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -50,7 +50,7 @@ async def test_agent_loop_follows_linear_flow(sandbox_mode: Any) -> None:
 def test_agent_loop_runs_as_documented(sandbox_mode: str) -> None:
     options = {"off": ["--no-sandbox"], "required": []}[sandbox_mode]
     command = [sys.executable, str(LOOP), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE)
+    done = forkserver.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert "Three words." in done.stdout and not done.stderr
 
 
@@ -71,5 +71,5 @@ def test_team_walk_runs_as_documented(tmp_path: Path) -> None:
 def test_database_source_runs_as_documented(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "database_source.py"), str(tmp_path / "skills.db")]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE, env=environment)
+    done = forkserver.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE, env=environment)
     assert done.stdout == "tea: Makes tea. Use when somebody wants tea.\n" and not done.stderr

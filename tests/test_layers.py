@@ -63,7 +63,6 @@ MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*
 
 @cache
 def tree_of(module: str) -> ast.Module:
-    """Parse a module, once for all tests."""
     return ast.parse((SOURCE / module).read_text(encoding="utf-8"))
 
 

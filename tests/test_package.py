@@ -103,7 +103,6 @@ def index(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_bare(place: Path, index: Path, command: list[str]) -> str:
-    """Run a program in an empty home with only this index, and return its output."""
     environment = {
         "HOME": str(place), "PATH": os.pathsep.join(map(str, (place / ".local" / "bin", PROGRAMS, "/usr/bin", "/bin"))),
         "UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(index), "UV_PYTHON": sys.executable,

@@ -22,6 +22,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
+from mcp_skills_server import Registry, attach
 from mcp_skills_server.client import ConnectionFailedError, SkillsClient, UnprovedError
 from mcp_skills_server.dialects.listed import EntryRefusedError, parse_entry
 from mcp_skills_server.errors import UsageError
@@ -45,12 +46,17 @@ def over_stdio(folder: Path, *options: str) -> StdioServerParameters:
     return StdioServerParameters(command=sys.executable, args=arguments)
 
 
+def attached(folder: Path) -> Server[Any]:
+    server: Server[Any] = Server("ours")
+    attach(server, Registry([folder]))
+    return server
+
+
 def file_entry(path: str, raw: bytes) -> dict[str, Any]:
     return {"uri": BASE + path, "digest": "sha256:" + hashlib.sha256(raw).hexdigest(), "size": len(raw)}
 
 
 def entry(**changes: Any) -> dict[str, Any]:
-    """Return an entry of a skill with two files."""
     return {
         "uri": f"{BASE}SKILL.md",
         "frontmatter": {"name": "one", "description": "The one skill."},
@@ -122,7 +128,7 @@ async def test_every_file_of_every_skill_is_read_and_verified(tmp_path: Path, mo
 async def test_changes_name_added_changed_and_removed_skills(tmp_path: Path, mode: str) -> None:
     for name in ("stays", "changes", "goes"):
         write_skill(tmp_path / name)
-    async with SkillsClient.connect(over_stdio(tmp_path), mode=mode) as client:
+    async with SkillsClient.connect(attached(tmp_path), mode=mode) as client:
         before = {skill.name: skill for skill in await client.list()}
         async with client.changes() as changes:
             changed: dict[str, set[str]] = {"added": set(), "changed": set(), "removed": set()}
@@ -144,7 +150,7 @@ async def test_changes_name_added_changed_and_removed_skills(tmp_path: Path, mod
 
 async def test_endless_announcements_are_debounced(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
-    async with SkillsClient.connect(over_stdio(tmp_path), mode="legacy") as client:
+    async with SkillsClient.connect(attached(tmp_path), mode="legacy") as client:
         client.list = listings = Mock(wraps=client.list)  # type: ignore[method-assign]
 
         async def follow() -> None:
@@ -162,7 +168,7 @@ async def test_endless_announcements_are_debounced(tmp_path: Path) -> None:
 
 
 async def test_download_is_complete_and_verified(tmp_path: Path) -> None:
-    async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
+    async with SkillsClient.connect(attached(FIXTURES)) as client:
         skill = next(skill for skill in await client.list() if skill.name == "csv-profiling")
         folder = await client.download(skill, tmp_path / "deep" / "er")
         assert folder == tmp_path / "deep" / "er" / "csv-profiling"
@@ -299,9 +305,48 @@ async def test_resources_are_the_fallback_for_missing_methods(tmp_path: Path) ->
             await client.download(skill, tmp_path / "again")
 
 
+@pytest.mark.requirement("S40-55")
+@each_row(("extension", "resources", "way"), [
+    ({}, True, "skills"), ({"revision": None}, True, "skills"), ({"revision": "2\n"}, True, "resources"),
+    ({"revision": 2}, False, "tools"),
+])  # fmt: skip
+async def test_unknown_revision_of_the_extension_is_named_and_not_used(
+    extension: dict[str, Any], resources: bool, way: str
+) -> None:
+    server: Server[Any] = Server("revised")
+    server.extensions = {EXTENSION: extension}
+
+    async def skills(_context: Any, _params: Any) -> dict[str, Any]:
+        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "skills": [entry()]}
+
+    async def listed(_context: Any, _params: Any) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[types.Resource(uri=f"{BASE}SKILL.md", name="one")])
+
+    async def tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="skills_list", input_schema={"type": "object"})])
+
+    async def call(_context: Any, _params: Any) -> types.CallToolResult:
+        return types.CallToolResult(content=[], structured_content={"skills": [{"name": "one"}]})
+
+    server.add_request_handler("skills/list", Params, skills)
+    server.add_request_handler("tools/list", types.PaginatedRequestParams, tools)
+    server.add_request_handler("tools/call", types.CallToolRequestParams, call)
+    if resources:
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, listed)
+    async with SkillsClient.connect(server) as client:
+        assert client.way == way
+        (skill,) = await client.list()
+        assert (skill.name, skill.is_proved) == ("one", way == "skills")
+        assert [reason.partition(", so")[0] for reason in client.refused] == (
+            []
+            if way == "skills"
+            else [f"the server's skills extension has the unknown revision {str(extension['revision'])!r}"]
+        )
+
+
 async def test_tools_are_the_fallback_for_missing_resources(tmp_path: Path) -> None:
     write_skill(tmp_path / "one", notes_md="notes")
-    ours = over_stdio(tmp_path)
+    ours = attached(tmp_path)
     async with Client(ours) as inner:
         server: Server[Any] = Server("tools")
 
@@ -343,11 +388,11 @@ async def test_invalid_tool_result_is_refused(answer: types.CallToolResult) -> N
 
 
 async def test_server_errors_reach_caller_and_changes_need_connect() -> None:
-    async with Client(over_stdio(FIXTURES)) as inner:
+    async with Client(attached(FIXTURES)) as inner:
         client = SkillsClient(inner.session)
         with pytest.raises(UsageError, match=r"SkillsClient\.connect"):
             await client.changes().__aenter__()
-    async with SkillsClient.connect(over_stdio(FIXTURES)) as client:
+    async with SkillsClient.connect(attached(FIXTURES)) as client:
         with pytest.raises(MCPError, match="Unknown skill URI"):
             await client.get("skill://none/SKILL.md")
 
@@ -406,11 +451,11 @@ async def test_errors_are_raised_outside_of_exception_groups(mode: str) -> None:
 
     for work, kind in ((read_unlisted, UnprovedError), (get_unknown, MCPError), (fail, LookupError)):
         with pytest.raises(kind) as caught:
-            async with SkillsClient.connect(over_stdio(FIXTURES), mode=mode) as client:
+            async with SkillsClient.connect(attached(FIXTURES), mode=mode) as client:
                 await work(client)
         assert isinstance(caught.value.__cause__, KeyError) == (kind is LookupError)
         with pytest.raises(kind):
-            async with SkillsClient.connect(over_stdio(FIXTURES), mode=mode) as client, client.changes():
+            async with SkillsClient.connect(attached(FIXTURES), mode=mode) as client, client.changes():
                 await work(client)
 
 

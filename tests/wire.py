@@ -37,11 +37,16 @@ Era = Literal["legacy", "modern"]
 VERSIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 META = "io.modelcontextprotocol/"
 EXTENSION = "io.modelcontextprotocol/skills"
+RELEASED = ROOT / "tools" / "interop" / "skills"
+"""The schema of the released extension, against which its results are validated, too."""
+RELEASED_RESULTS = {
+    "skills/list": "ListSkillsResult",
+    "skills/get": "GetSkillResult",
+    "resources/directory/read": "ReadResourceDirectoryResult",
+}
 
 
 class WireError(Exception):
-    """A JSON-RPC error response."""
-
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(f"{error['code']}: {error['message']}")
         self.code: int = error["code"]
@@ -71,7 +76,6 @@ class Client(ABC):
         """Send a notification."""
 
     def message(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return a request in the form of the era."""
         self._id += 1
         sent = dict(params or {})
         if self.era == "modern":
@@ -95,7 +99,6 @@ class Client(ABC):
         return answer["result"]
 
     def open(self) -> dict[str, Any]:
-        """Do the handshake of the era and return its result."""
         if self.era == "modern":
             return self.request("server/discover")
         result = self.request("initialize", self._described("capabilities"))
@@ -123,7 +126,43 @@ class Client(ABC):
         return item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)
 
 
-class Wire(Client):
+class NotifiedClient(Client):
+    """A client of one connection, with requests that run beside others, and received notifications."""
+
+    def __init__(self, era: Era, *, extension: bool, host: str = "wire") -> None:
+        super().__init__(era, extension=extension, host=host)
+        self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    @abstractmethod
+    def start(self, method: str, params: Mapping[str, Any] | None = None) -> int:
+        """Send a request and return its id."""
+
+    def listen(self, **wanted: Any) -> int:
+        """Open a `subscriptions/listen` stream, wait for its acknowledgement and return the request's id."""
+        identifier = self.start("subscriptions/listen", {"notifications": wanted})
+        acknowledged = self.notification()
+        assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+        assert acknowledged["params"]["_meta"][META + "subscriptionId"] == identifier
+        return identifier
+
+    def notification(self, deadline: float = DEADLINE) -> dict[str, Any]:
+        return self.notifications.get(timeout=deadline)
+
+    def until(self, method: str, uri: str | None = None) -> list[dict[str, Any]]:
+        """Return the notifications up to the first of this method (and URI), inclusive."""
+        seen: list[dict[str, Any]] = []
+        while True:
+            seen.append(self.notification())
+            if seen[-1]["method"] == method and (uri is None or seen[-1]["params"].get("uri") == uri):
+                return seen
+
+    def pending(self) -> list[dict[str, Any]]:
+        """Return the notifications that the server sends before its next response."""
+        self.request("skills/list")
+        return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
+
+
+class Wire(NotifiedClient):
     """A server process over its pipes, and all that it sent."""
 
     def __init__(
@@ -132,7 +171,6 @@ class Wire(Client):
         super().__init__(era, extension=extension, host=host)
         self.dialect = arguments[arguments.index("--dialect") + 1] if "--dialect" in arguments else "auto"
         self.process = Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-        self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
         self.lines: list[bytes] = []
         self.stderr = b""
         self._logged = threading.Condition()
@@ -159,13 +197,11 @@ class Wire(Client):
                 self._logged.notify_all()
 
     def send_line(self, line: bytes) -> None:
-        """Send bytes and a line break."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
 
     def start(self, method: str, params: Mapping[str, Any] | None = None) -> int:
-        """Send a request and return its id."""
         message = self.message(method, params)
         self._send(message)
         return message["id"]
@@ -179,47 +215,19 @@ class Wire(Client):
         return self.answer(message["id"])
 
     def answer(self, identifier: Any, deadline: float = DEADLINE) -> dict[str, Any]:
-        """Return the next response with this id."""
         return self._answers.setdefault(identifier, queue.Queue()).get(timeout=deadline)
 
     def finish(self, identifier: int, deadline: float = DEADLINE) -> dict[str, Any]:
-        """Return the result of a request that `start` sent."""
         answer = self.answer(identifier, deadline)
         if "error" in answer:
             raise WireError(answer["error"])
         return answer["result"]
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             message["params"] = dict(params)
         self.send_line(json.dumps(message).encode())
-
-    def listen(self, **wanted: Any) -> int:
-        """Open a `subscriptions/listen` stream, wait for its acknowledgement and return the request's id."""
-        identifier = self.start("subscriptions/listen", {"notifications": wanted})
-        acknowledged = self.notification()
-        assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
-        assert acknowledged["params"]["_meta"][META + "subscriptionId"] == identifier
-        return identifier
-
-    def notification(self, deadline: float = DEADLINE) -> dict[str, Any]:
-        """Return the next notification."""
-        return self.notifications.get(timeout=deadline)
-
-    def until(self, method: str, uri: str | None = None) -> list[dict[str, Any]]:
-        """Return the notifications up to the first of this method (and URI), inclusive."""
-        seen: list[dict[str, Any]] = []
-        while True:
-            seen.append(self.notification())
-            if seen[-1]["method"] == method and (uri is None or seen[-1]["params"].get("uri") == uri):
-                return seen
-
-    def pending(self) -> list[dict[str, Any]]:
-        """Return the notifications that the server sends before its next response."""
-        self.request("skills/list")
-        return [self.notifications.get_nowait() for _ in range(self.notifications.qsize())]
 
     def wait_for_log(self, words: bytes) -> None:
         """Wait until stderr has these words, since it is not ordered with the responses."""
@@ -227,14 +235,12 @@ class Wire(Client):
             assert self._logged.wait_for(lambda: words in self.stderr, DEADLINE), self.stderr
 
     def close(self) -> int:
-        """Close stdin, wait for the exit and return its code."""
         assert self.process.stdin is not None
         if not self.process.stdin.closed:
             self.process.stdin.close()
         return self.wait()
 
     def signal(self, number: signal.Signals) -> int:
-        """Send a signal, wait for the exit and return its code."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -313,7 +319,7 @@ def write_skill(
 
 
 @cache
-def _validator(schema: str, definition: str) -> jsonschema.Draft202012Validator:
+def _validator(schema: str | Path, definition: str) -> jsonschema.Draft202012Validator:
     document = json.loads((SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
     return jsonschema.Draft202012Validator({**document, "$ref": f"#/$defs/{definition}"})
 
@@ -325,10 +331,12 @@ def check(
     if era == "modern":
         assert result["resultType"] == "complete"
         assert result["_meta"][META + "serverInfo"]["name"]
+    by_uri = method == "skills/get" and dialect != "sep-2076" and "uri" in params
+    if by_uri or (method == "skills/list" and dialect != "sep-2076") or method == "resources/directory/read":
+        _validator(RELEASED, RELEASED_RESULTS[method]).validate(result)
     if method == "skills/list":
         only = "sep-2640" if pure and dialect == "auto" else dialect
         for schema in ("sep-2640", "sep-2076") if only == "auto" else (only,):
             _validator(schema, "ListSkillsResult" if only == "auto" else "PureListSkillsResult").validate(result)
     elif method == "skills/get":
-        by_uri = dialect != "sep-2076" and "uri" in params
         _validator("sep-2640" if by_uri else "sep-2076", "GetSkillResult").validate(result)

@@ -1,9 +1,9 @@
 """Client for the skills of any MCP server, over the SDK's client, any transport and both eras.
 
-If the server declares the extension `io.modelcontextprotocol/skills`, use `skills/list` and
-`skills/get`, and verify all bytes by their listed digests. Else use resources named SKILL.md, or,
-without resources, the tools `skills_list` and `skills_read`. Neither has digests, so the caller
-must allow unverified reads with `unproved`.
+If the server declares the extension `io.modelcontextprotocol/skills` in the initial revision, use
+`skills/list` and `skills/get`, and verify all bytes by their listed digests. Else use resources
+named SKILL.md, or, without resources, the tools `skills_list` and `skills_read`. Neither has
+digests, so the caller must allow unverified reads with `unproved`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ConfigDict
 
+from mcp_skills_server.dialects.dialect import is_initial
 from mcp_skills_server.dialects.listed import (
     MAX_BYTES,
     MAX_FILES,
@@ -183,7 +184,7 @@ class SkillsClient:
         self._unproved = unproved
         self._known: dict[str, ListedSkill] | None = None
         self.refused: tuple[str, ...] = ()
-        """The reasons for refused entries of the last listing, one line each."""
+        """The reasons for refused entries of the last listing, or for a refused extension."""
 
     @classmethod
     @asynccontextmanager
@@ -211,9 +212,26 @@ class SkillsClient:
     def way(self) -> Way:
         """The interface in use: the server's skills methods, else its resources, else its tools."""
         capabilities = self._session.server_capabilities
-        if capabilities is not None and EXTENSION in (capabilities.extensions or {}):  # S40-34
+        if self._settings is not None and is_initial(self._settings):  # S40-34, S40-55
             return "skills"
         return "tools" if capabilities is None or capabilities.resources is None else "resources"
+
+    @property
+    def revision_fault(self) -> str:
+        """The reason why the server's skills extension is not used, or ""."""
+        if self._settings is None or is_initial(self._settings):
+            return ""
+        revision = quoted(str(self._settings["revision"]))
+        return (
+            f"the server's skills extension has the unknown revision {revision}, so its {self.way} "
+            "are used, without digests; update mcp-skills-server"
+        )
+
+    @property
+    def _settings(self) -> Mapping[str, Any] | None:
+        """The server's settings of the skills extension; None if it does not declare it."""
+        capabilities = self._session.server_capabilities
+        return None if capabilities is None else (capabilities.extensions or {}).get(EXTENSION)
 
     async def list(self) -> list[ListedSkill]:
         """Return all listed skills of the server; invalid entries are skipped, see `refused`.
@@ -223,6 +241,8 @@ class SkillsClient:
             UnprovedError: the list has too many pages or entries.
         """
         skills, self.refused = await getattr(self, f"_list_by_{self.way}")()
+        if self.revision_fault:
+            self.refused = (self.revision_fault, *self.refused)
         self._known = {skill.uri: skill for skill in skills}
         return list(self._known.values())
 

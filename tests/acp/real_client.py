@@ -19,7 +19,6 @@ class RealClient:
         self.raw: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     def spawn(self, *command: str) -> Any:
-        """Return a context with the connection to this agent, and its process."""
         # By default the SDK kills the process after 2 s, the default grace period of our proxy.
         options = {"stderr": None, "shutdown_timeout": 2 * DEADLINE}
         client: Any = self

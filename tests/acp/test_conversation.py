@@ -82,7 +82,6 @@ def open_conversation(*, version: int = 1, **opted_in: Any) -> Conversation:
 
 
 def commands_update(session_id: str = "s", commands: Any = ()) -> bytes:
-    """Return an update of the agent's own commands."""
     update = {"sessionUpdate": acp.COMMANDS_UPDATE, "availableCommands": [*commands]}
     return line(method="session/update", params={"sessionId": session_id, "update": update})
 

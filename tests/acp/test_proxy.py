@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import select
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -74,7 +76,6 @@ def wait_until_gone(pid: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -185,6 +186,11 @@ def test_agent_that_reads_nothing_is_terminated_when_the_editor_leaves() -> None
         wait_until_gone(pid)
 
 
+def bytes_in(pipe: IO[bytes]) -> int:
+    """Return the number of bytes that can be read at once."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def flooding_agent(lines: int, done: Path) -> list[str]:
     """Return the command of an agent that writes so many lines and then creates the file `done`."""
     write = f"for _ in range({lines}): os.write(1, b'x' * 999 + b'\\n')"
@@ -224,9 +230,8 @@ def test_editor_that_pauses_receives_all_output_of_an_ended_agent(tmp_path: Path
 def test_slow_editor_receives_all_output_after_it_closes_stdin(tmp_path: Path) -> None:
     """Each small read extends the grace period, which is shorter than the read of all output."""
     with running_proxy(flooding_agent(200, tmp_path / "done"), "--grace", "1") as process:
-        select.select([], [], [], 0.5)  # until the pipes are full
+        wait_until(lambda: bytes_in(process.stdout) == 1 << 16)  # the pipe is full
         process.stdin.close()
-        select.select([], [], [], 0.1)
         received = process.stdout.read(1 << 16)
         for _ in range(16):
             received += process.stdout.read(4096)

@@ -49,7 +49,6 @@ async def connected(root: Path, **opted_in: Any) -> AsyncGenerator[tuple[RealCli
 
 
 def skill_names(update: Any) -> list[str]:
-    """Return the skill names of a valid commands update."""
     assert update.session_update == "available_commands_update"
     details = update.field_meta[dialect.DETAILS]
     assert [each["name"] for each in details] == update.field_meta["availableSkills"]
@@ -89,6 +88,12 @@ async def test_update_of_each_session_keeps_the_agents_own_commands(root: Path) 
         for _, update in updates:
             assert [each.name for each in update.available_commands] == ["create_plan"]
             assert update.field_meta[dialect.DETAILS][0]["description"] == "Does one better."
+        other = acp.schema.McpServerStdio(name="skills", command="/bin/false", args=[], env=[])
+        third = await agent.new_session(cwd="/", mcp_servers=[other])
+        await client.next_update()
+        await agent.prompt(session_id=third.session_id, prompt=[acp.text_block("skills")])
+        servers, skills = json.loads((await client.next_update()).content.text)
+        assert (servers, skills) == (["skills", "skills-2"], ["one", "two"])  # of the added server
 
 
 @pytest.mark.requirement("X-32", "ACP-9", "ACP-10", "ACPX-4")
@@ -104,14 +109,3 @@ async def test_client_that_opted_in_gets_the_form_of_the_draft(root: Path, caplo
         assert [each["name"] for each in update["availableSkills"]] == ["one", "two"]
         assert client.updates.empty()
     assert "validation error" in caplog.text  # the SDK does not know this form (ACPX-7)
-
-
-async def test_agent_lists_the_skills_of_the_added_server(root: Path) -> None:
-    async with connected(root) as (client, agent):
-        other = acp.schema.McpServerStdio(name="skills", command="/bin/false", args=[], env=[])
-        session = await agent.new_session(cwd="/", mcp_servers=[other])
-        await client.next_update()
-        await agent.prompt(session_id=session.session_id, prompt=[acp.text_block("skills")])
-        servers, skills = json.loads((await client.next_update()).content.text)
-        assert servers == ["skills", "skills-2"]
-        assert skills == ["one", "two"]

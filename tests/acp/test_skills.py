@@ -68,8 +68,6 @@ def test_updates_are_returned_in_the_form_that_the_client_accepts(tmp_path: Path
 
 
 class Connection:
-    """A connection that queues the session id and the skill names of each update."""
-
     def __init__(self) -> None:
         self.sent: asyncio.Queue[Any] = asyncio.Queue()
         self.fails = False

@@ -155,7 +155,7 @@ def test_commands_and_page_count_the_same_skills(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert " 5 skills  mcp-skills-server install HOST " in invoke().stderr
-    with app_serving(root, page=True) as app:
+    with app_serving(root, "--ui") as app:
         assert " 5 skills, about " in visible_text(app.send("GET", "/ui/"))
         assert " 5 (2 left out) " in visible_text(app.send("GET", "/ui/sources"))
 

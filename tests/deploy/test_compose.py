@@ -25,12 +25,10 @@ REPLICAS = ("server-1", "server-2")
 
 
 def serve_variables() -> set[str]:
-    """Return the environment variables that `serve` reads."""
     return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name}
 
 
 def serve_default(name: str) -> Any:
-    """Return the default of an option of `serve`."""
     return next(each.default for each in serve.params if each.name == name)
 
 

@@ -87,12 +87,10 @@ def _patch(target: Any, change: Manifest) -> None:
 
 
 def configuration(manifests: Manifests) -> Mapping[str, Any]:
-    """Return the options of the generated configuration file."""
     return parse(manifests["ConfigMap"]["data"]["config.toml"].encode(), "config.toml").values
 
 
 def pod_of(manifests: Manifests) -> tuple[Manifest, Manifest]:
-    """Return the pod and its container."""
     pod = manifests["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     return pod, container
@@ -115,17 +113,6 @@ def test_manifests_are_valid(manifests: Manifests, version: str) -> None:
     manifests["Service"]["spec"]["port"] = 1  # an unknown field is refused
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(manifests["Service"], version, strict=True)
-
-
-@pytest.mark.skipif(not KUSTOMIZE.exists(), reason="make interop installs Kustomize")
-@pytest.mark.parametrize("folder", ["base", "overlays/example"])
-def test_kustomize_builds_same_manifests(folder: str) -> None:
-    command = [KUSTOMIZE, "build", KUBERNETES / folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    manifests = list(yaml.safe_load_all(done.stdout))
-    assert {each["kind"]: each for each in manifests} == build(KUBERNETES / folder)
-    assert len({each["kind"] for each in manifests}) == len(manifests)
 
 
 @pytest.mark.skipif(not KUSTOMIZE.exists(), reason="make interop installs Kustomize")

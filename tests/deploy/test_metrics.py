@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from web.http_wire import client, http_serving
+from web.http_wire import client
+from web.in_process import app_serving
 from wire import ROOT, write_skill
 
 DEPLOY = ROOT / "deploy"
@@ -36,18 +37,16 @@ def expressions() -> Iterator[str]:
 
 
 def scaling_query() -> str:
-    """Return the query by which KEDA scales."""
     scaled = yaml.safe_load((DEPLOY / "kubernetes" / "keda" / "scaledobject.yaml").read_text())
     return next(each for each in scaled["spec"]["triggers"] if each["type"] == "prometheus")["metadata"]["query"]
 
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The metrics of a server."""
     root = tmp_path_factory.mktemp("skills")
     write_skill(root / "a")
     options = ("--metrics", "--audit-log", root.with_name("audit"), "--redis", "redis://127.0.0.1:1")
-    with http_serving(root, *options) as server:
+    with app_serving(root, *options) as server:
         with client(server, "modern") as reader:
             reader.read("skill://a/SKILL.md")
         return server.send("GET", "/metrics").body.decode()

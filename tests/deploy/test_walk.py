@@ -64,7 +64,6 @@ skills = ["research/*"]
 
 
 def services() -> dict[str, Any]:
-    """Return the services of the Compose file."""
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
 
 
@@ -83,7 +82,6 @@ def container_variables(service: str) -> dict[str, str]:
 
 @contextmanager
 def replica(environment: Mapping[str, str]) -> Iterator[Server]:
-    """Run the image's command with this environment."""
     entry, command = json.loads(_instruction("ENTRYPOINT")), json.loads(_instruction("CMD"))
     assert entry == ["/app/bin/mcp-skills-server"]
     server = Server([*COMMAND, *command], environment)
@@ -95,7 +93,6 @@ def replica(environment: Mapping[str, str]) -> Iterator[Server]:
 
 
 def is_healthy(environment: Mapping[str, str]) -> bool:
-    """Return whether the image's health check succeeds in this environment."""
     command = json.loads(re.sub(r"^.*?CMD +", "", _instruction("HEALTHCHECK")))
     program, *options, file = command
     assert (program, file) == ("/app/bin/python3", "/app/healthcheck.py")
@@ -147,7 +144,6 @@ class Deployment:
         return self.stack.enter_context(replica(self.variables(port)))
 
     def connect(self, server: Server, name: str, era: Era = "modern") -> HttpClient:
-        """Return a client of a server with this user's token."""
         return self.stack.enter_context(client(server, era, token=self.tokens[name]))
 
     def edit(self) -> bytes:
@@ -162,7 +158,6 @@ class Deployment:
 
 @contextmanager
 def deployed(folder: Path) -> Iterator[Deployment]:
-    """Run the deployment, into which no user has signed in."""
     for path in ("finance/refunds", "finance/tax", "research/papers", "research/secret/plans"):
         write_skill(folder / "skills" / path, guide_md=f"of {path}")
     (folder / "tokens").write_text("robot=a-made-up-token-0123456789\n")

@@ -46,8 +46,7 @@ def skill(
     frontmatter |= {key.replace("_", "-"): value for key, value in fields.items()}
     reading = Reading(frontmatter if only is None else only, heading, standing, ())
     sizes = {
-        file: SkillFile(0, f"{path}/{file}", len(file), digest(f"{path}/{file}"))
-        for file in sorted({SKILL_MD, *files})
+        file: SkillFile(0, f"{path}/{file}", len(file), digest(f"{path}/{file}")) for file in sorted({SKILL_MD, *files})
     }
     return Skill(path, 0, path, reading, sizes, (), standing)
 

@@ -37,7 +37,6 @@ def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
 
 
 def definitions(overview: Overview, characters: int = UNLIMITED, *, handles: bool = True) -> dict[str, dict[str, Any]]:
-    """Return the definition of each tool by its name."""
     tools = runtime.definitions(overview, characters, scripts=True, handles=handles)
     return {str(tool["name"]): tool for tool in tools}
 
@@ -222,7 +221,6 @@ def test_proposal_tools_match_the_golden_file() -> None:
 def read_part(
     text: str, start_line: int = 1, most_lines: int | None = None, most_characters: int = 1000, **more: int
 ) -> tuple[str, str]:
-    """Return the text of a result, and the note after it."""
     result: Any = runtime.text_file("notes.md", text, start_line, most_lines, most_characters, **more)
     assert "isError" not in result
     assert {block["type"] for block in result["content"]} == {"text"}
@@ -231,7 +229,6 @@ def read_part(
 
 
 def continuation_of(note: str) -> dict[str, int]:
-    """Return the arguments that a note names for the next part."""
     hint = note.partition("go on with ")[2]
     return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", hint)}
 
@@ -310,7 +307,6 @@ def test_binary_file_is_an_image_or_audio_block_or_else_a_link(path: str, media:
 
 
 def load_result(*fresh: Loaded, **more: Any) -> tuple[str, Any]:
-    """Return the text and the structure of the result of loading these skills."""
     result = runtime.load_result(fresh, "h", fresh, bodies=True, **more)
     return text_of(result), structure_of(result, runtime.LOAD)
 
@@ -379,7 +375,6 @@ LONG_BODY = "".join(
 
 
 def continuation_in(body: str) -> dict[str, str]:
-    """Return the arguments that a truncated body names for the rest."""
     hint = body.rpartition("\n\n[")[2].partition("skills_read")[2]
     return dict(re.findall(r'(\w+)="?([^",.\]]+(?:\.md)?)', hint))
 

@@ -35,13 +35,22 @@ def test_select_dialects_returns_one_dialect_or_all_with_the_strictest_standing(
 @pytest.mark.requirement("X-9")
 def test_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
     auto = table.select_dialects("auto")
-    assert names(auto.for_client([EXTENSION, "other"])) == ["sep-2640"]
-    assert names(auto.for_client(["other"])) == NAMES[0]
-    assert names(auto.for_client([])) == NAMES[0]
-    assert names(table.select_dialects("sep-2076").for_client([EXTENSION])) == ["sep-2076"]
-    assert auto.native_standing("claude-code", [EXTENSION]) is Standing.VALID
-    assert auto.native_standing("claude-code", ["other"]) is None
-    assert auto.native_standing("mcp-inspector", [EXTENSION]) is None
+    assert names(auto.for_client({EXTENSION: {}, "other": {}})) == ["sep-2640"]
+    assert names(auto.for_client({"other": {}})) == NAMES[0]
+    assert names(auto.for_client({})) == NAMES[0]
+    assert names(table.select_dialects("sep-2076").for_client({EXTENSION: {}})) == ["sep-2076"]
+    assert auto.native_standing("claude-code", {EXTENSION: {}}) is Standing.VALID
+    assert auto.native_standing("claude-code", {"other": {}}) is None
+    assert auto.native_standing("mcp-inspector", {EXTENSION: {}}) is None
+
+
+# `None` is how a careless encoder writes an absent field.
+@pytest.mark.requirement("S40-55")
+@each_row(("revision", "is_known"), [(None, True), ("2", False), ("", False), (1, False), ({}, False)])
+def test_extension_of_an_unknown_revision_is_not_declared(revision: Any, is_known: bool) -> None:
+    auto, declared = table.select_dialects("auto"), {EXTENSION: {"revision": revision}}
+    assert names(auto.for_client(declared)) == (["sep-2640"] if is_known else NAMES[0])
+    assert auto.native_standing("claude-code", declared) is (Standing.VALID if is_known else None)
 
 
 @pytest.mark.requirement("X-8", "S76-8")

@@ -42,7 +42,6 @@ Read [more](references/more.md).{TAGS}
 
 
 def is_visible(value: Json) -> bool:
-    """Return whether a value has no hidden characters."""
     return not any(hidden.count(text) for text in hidden.texts(value))
 
 

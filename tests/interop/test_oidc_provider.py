@@ -34,7 +34,6 @@ pytestmark = pytest.mark.skipif(not (MODULE.exists() and NODE.exists()), reason=
 
 @contextmanager
 def issuer(port: int) -> Iterator[str]:
-    """Yield the URL of an issuer for the page at this port."""
     page_url = f"http://127.0.0.1:{port}"
     command = [str(NODE), str(SCRIPT), str(MODULE), f"{page_url}/mcp", f"{page_url}/ui/oauth/callback"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -47,7 +46,6 @@ def issuer(port: int) -> Iterator[str]:
 
 @contextmanager
 def page(folder: Path, more: str = "") -> Iterator[Server]:
-    """Run a server whose page signs in at the issuer."""
     write_skill(folder / "skills" / "billing")
     port = free_port()
     config = folder / "config.toml"
@@ -63,13 +61,10 @@ def page(folder: Path, more: str = "") -> Iterator[Server]:
 
 
 class Browser:
-    """A browser that follows redirects, keeps cookies and sends forms."""
-
     def __init__(self) -> None:
         self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
 
     def get(self, url: str, form: dict[str, str] | None = None) -> tuple[str, str]:
-        """Return the last address and its text."""
         data = None if form is None else urlencode(form).encode()
         try:
             with self._opener.open(url, data, timeout=DEADLINE) as answer:
@@ -79,7 +74,6 @@ class Browser:
                 return error.url or url, error.read().decode()
 
     def submit(self, url: str, text: str, **fields: str) -> tuple[str, str]:
-        """Submit the form of a page."""
         found = _FORM.search(text)
         assert found, text
         return self.get(urljoin(url, found[1]), {**dict(_HIDDEN.findall(text)), **fields})

@@ -19,6 +19,7 @@ from tools.interop.setup import ERAS, NODE
 
 from ports import free_port
 from web.authorization_server import authorization_server
+from web.http_wire import http_serving
 from web.test_oauth import mcp_url, oauth_server
 
 _MAX_S = 60
@@ -72,7 +73,7 @@ def list_prompts(home: Path, url: str, era: str) -> str:
 def test_inspector_signs_in(tmp_path: Path, era: str) -> None:
     with (
         authorization_server() as login,
-        oauth_server(tmp_path, login.url, more="scopes = ['skills:read']") as server,
+        oauth_server(tmp_path, login.url, more="scopes = ['skills:read']", serving=http_serving) as server,
     ):
         found = json.loads(list_prompts(tmp_path, mcp_url(server.port), era))
         assert [each["name"] for each in found["result"]["prompts"]] == ["one"]

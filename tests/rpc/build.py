@@ -19,8 +19,6 @@ ACTIONS = ROOT / "fixtures" / "actions"
 
 
 class RpcServer:
-    """Skills Protocol server for the skills of some roots."""
-
     def __init__(
         self,
         *roots: Path | MirroredRoot,
@@ -54,7 +52,6 @@ class RpcServer:
         return answer["result"]
 
     async def names(self, **params: Any) -> list[str]:
-        """Return the name and version of each skill that `list_skills` lists."""
         return [f"{each['name']} {each['version']}" for each in (await self.call("list_skills", **params))["skills"]]
 
 
@@ -67,7 +64,6 @@ def write(directory: Path, toml: str | bytes | None = None, *, name: str | None 
 
 
 def toml(name: str, version: str = "1.0.0", *, runtime: str = "", permissions: str = "") -> str:
-    """Return a skill.toml; with `runtime`, that of an action."""
     kind = "action" if runtime else "instruction"
     text = f'name = "{name}"\nversion = "{version}"\ndescription = "Does a thing."\nkind = "{kind}"\n'
     text += f"\n[runtime]\n{runtime}\n" if runtime else ""

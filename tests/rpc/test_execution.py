@@ -56,7 +56,6 @@ def make_rpc(
     blobs: BlobStore | None = None,
     **settings: Any,
 ) -> RpcServer:
-    """Return a server that executes scripts with this value of `--sandbox`."""
     settings = {"timeout_s": 20, "output_bytes": 4096, **settings}
     return RpcServer(
         *roots, scripts=ScriptSettings(sandbox=sandbox_mode, **settings), allow_code=allow_code, blobs=blobs
@@ -69,7 +68,6 @@ def paths_below(temporary: Path, pattern: str = "session-*") -> list[Path]:
 
 
 async def run(rpc: RpcServer, method: str = "execute_skill", **params: Any) -> Any:
-    """Return the result of a run, whether it completed or failed."""
     result = await rpc.call(method, **params)
     if result["status"] == "completed":
         assert set(result) == FIELDS
@@ -90,12 +88,10 @@ async def assert_fails(rpc: RpcServer, kind: str, message: str, method: str = "e
 
 
 def write_python(root: Path, code: str, **files: Any) -> Path:
-    """Write the action `thing`, whose entry point is a Python function."""
     return write(root / "thing", toml("thing", runtime=PYTHON), code__main_py=code, **files)
 
 
 def write_shell(root: Path, code: str) -> Path:
-    """Write the action `thing`, whose entry point is a shell script."""
     return write(root / "thing", toml("thing", runtime=SHELL), code__main_sh=code)
 
 

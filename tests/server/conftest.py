@@ -13,7 +13,6 @@ from wire import ROOT, Era, Wire
 
 @pytest.fixture(params=["legacy", "auto"])
 def mode(request: pytest.FixtureRequest) -> Any:
-    """The mode of the SDK's client: the legacy era, or the latest one."""
     return request.param
 
 

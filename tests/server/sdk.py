@@ -27,7 +27,6 @@ class _Result(types.Result):
 
 
 async def request(client: Client, method: str, **params: Any) -> dict[str, Any]:
-    """Send a request of a method that the SDK does not know."""
     result = await client.session.send_request(_Request(method=method, params=params), _Result)
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 

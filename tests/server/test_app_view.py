@@ -44,7 +44,6 @@ SIZE = """() => JSON.stringify(
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser, in which each test opens a context."""
     with browser() as opened:
         yield opened
 
@@ -53,7 +52,6 @@ def chromium() -> Iterator[Browser]:
     not (MODULES / EXT_APPS).exists(), reason="make interop installs ext-apps"
 ))])  # fmt: skip
 def kind(request: pytest.FixtureRequest) -> str:
-    """The name of a host's module in `app_host`."""
     return request.param
 
 
@@ -97,7 +95,6 @@ def view_in_host(
 
 @pytest.fixture(scope="module")
 def fixtures() -> Iterator[Wire]:
-    """A server on the fixtures, in the modern era."""
     with serving(FIXTURES, era="modern") as wire:
         yield wire
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import mcp_types as types
@@ -19,6 +19,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 
 from mcp_skills_server import Registry, Settings, attach
@@ -27,6 +28,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.uris import TEMPLATE
 from mcp_skills_server.server.sdk import principal, quota_owner
 from server.sdk import attached_client, request
@@ -379,7 +381,6 @@ SKILL_OF_TOOL = "mcp-skills-server/skill"
 
 
 def tools_server() -> MCPServer[Any]:
-    """Return a server with four tools, of which `refund` has `_meta` of its own."""
     server = MCPServer("mine")
     for name, meta in (("refund", {"own": 1}), ("credit", None), ("invoice", None), ("other", None)):
         server.add_tool(lambda: "done", name=name, description="Does a thing.", meta=meta)
@@ -422,6 +423,102 @@ async def test_loaded_skill_names_the_tools_that_it_documents(tmp_path: Path, mo
             assert result.structured_content.get("note") == (notes or [None])[0]
             assert [block.text for block in result.content[1:]] == notes
         assert (await client.call_tool("refund")).content[0] == types.TextContent(text="done")
+
+
+def failing_server() -> MCPServer[Any]:
+    """Return a server with tools that succeed, that fail, and that have a structure."""
+    server = tools_server()
+    server.add_tool(lambda: {"total": 1}, name="total", description="Sum.", structured_output=False)
+
+    def fail() -> str:
+        raise ToolError("no invoice")
+
+    server.add_tool(fail, name="fail")
+    return server
+
+
+DOCUMENTED = {"refund": "refunds", "fail": "refunds", "credit": "refunds", "invoice": "invoices", "other": "secret"}
+
+
+async def texts(client: Client, tool: str, **given: Any) -> list[str]:
+    """Return the texts of a tool's result after the first one."""
+    return [block.text for block in (await client.call_tool(tool, given)).content[1:] if block.type == "text"]
+
+
+def granting(registry: Registry) -> Views:
+    """Return views in which nobody may read the skill `secret`."""
+    patterns = (Pattern("refunds"), Pattern("invoices"))
+    return Views(registry, Grants([Grant(("local",), patterns)], local=True))
+
+
+def documented(folder: Path) -> Registry:
+    for name in ("refunds", "invoices", "secret"):
+        write_skill(folder / name)
+    return Registry([folder])
+
+
+POINTER = "The skill skill://{}/SKILL.md explains this tool: load it with skills_load."
+
+
+@each_row(("when", "settings", "host", "end"), [
+    ("description", Settings(), "sdk", " with skills_load."), ("description", Settings(tools=False), "sdk", "."),
+    ("error", Settings(), "sdk", None), (None, Settings(), "sdk", None),
+])  # fmt: skip
+async def test_description_of_a_tool_names_its_skill(
+    tmp_path: Path, when: Any, settings: Settings, host: str, end: str | None
+) -> None:
+    registry = documented(tmp_path)
+    options = {"views": granting(registry), "tool_skills": DOCUMENTED, "when": when, "settings": settings}
+    async with attached_client(registry, to=failing_server(), host=host, **options) as client:
+        tools = {tool.name: tool.description or "" for tool in (await client.session.list_tools()).tools}
+    line = "The skill skill://refunds/SKILL.md explains this tool: load it"
+    assert tools["refund"] == ("Does a thing." if end is None else f"Does a thing.\n\n{line}{end}")
+    assert tools["fail"] == ("" if end is None else f"{line}{end}")
+    assert tools["other"] == "Does a thing."  # the client may not read its skill
+
+
+async def test_first_result_of_a_conversation_names_each_skill_once(tmp_path: Path, mode: Any) -> None:
+    registry = documented(tmp_path)
+    options = {"views": granting(registry), "tool_skills": DOCUMENTED, "when": "first-call"}
+    async with attached_client(registry, mode, to=failing_server(), **options) as client:
+        assert await texts(client, "total") == await texts(client, "other") == []
+        assert await texts(client, "refund") == [POINTER.format("refunds")]
+        assert await texts(client, "refund") == await texts(client, "credit") == await texts(client, "fail") == []
+        assert await texts(client, "invoice") == [POINTER.format("invoices")]
+
+
+async def test_first_failure_of_a_conversation_names_the_skill(tmp_path: Path, mode: Any) -> None:
+    options: dict[str, Any] = {"tool_skills": DOCUMENTED, "when": "error"}
+    async with attached_client(documented(tmp_path), mode, to=failing_server(), **options) as client:
+        assert await texts(client, "refund") == []
+        assert await texts(client, "fail") == [POINTER.format("refunds")]
+        assert (await client.call_tool("fail")).is_error
+        assert await texts(client, "fail") == []
+
+
+async def test_loaded_skill_is_not_named_again(tmp_path: Path, mode: Any) -> None:
+    options: dict[str, Any] = {"tool_skills": DOCUMENTED, "when": "first-call"}
+    async with attached_client(documented(tmp_path), mode, to=failing_server(), **options) as client:
+        await client.call_tool("skills_load", {"names": ["refunds"]})
+        assert await texts(client, "refund") == []
+        assert await texts(client, "invoice") == [POINTER.format("invoices")]
+
+
+async def test_another_conversation_is_told_anew(tmp_path: Path) -> None:
+    server = failing_server()
+    options: dict[str, Any] = {"tool_skills": DOCUMENTED, "when": "first-call"}
+    async with attached_client(documented(tmp_path), "legacy", to=server, **options) as first:
+        assert await texts(first, "refund") == [POINTER.format("refunds")]
+        async with Client(server, mode="legacy") as second:
+            assert await texts(second, "refund") == [POINTER.format("refunds")]
+        assert await texts(first, "refund") == []
+
+
+def test_unknown_time_to_name_skills_is_refused(tmp_path: Path) -> None:
+    server, when = MCPServer[Any]("mine"), cast("Any", "always")
+    with pytest.raises(UsageError, match=r"'always'.* 'description', 'first-call', 'error'"):
+        attach(server, Registry([tmp_path]), when=when)
+    attach(server, Registry([tmp_path]))
 
 
 async def test_name_clash_lists_one_feature_and_logs_the_hidden_one(

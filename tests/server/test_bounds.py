@@ -16,8 +16,8 @@ from mcp_skills_server.catalog.views import View
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.cursors import MAX_BYTES
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server import prompts, requests, resources, skills
-from mcp_skills_server.server.requests import Caller, Page, Settings
+from mcp_skills_server.server import prompts, resources, skills
+from mcp_skills_server.server.requests import Caller, Settings
 from steps import step_growth
 from tables import each_row
 
@@ -106,11 +106,3 @@ def test_page_has_50_skills_or_1000_prompts(tmp_path: Path) -> None:
 def test_lookup_of_a_prompt_name_takes_constant_steps(registry: Registry) -> None:
     names = prompts.Names(View(registry), Settings())
     assert step_growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
-
-
-def test_page_cache_keeps_the_32_latest_pages(tmp_path: Path) -> None:
-    snapshot, page = load_registry(tmp_path).snapshot, Page([], None)
-    for number in range(1000):
-        requests.cache_page(page, snapshot, "skills", number)
-    kept = [number for number in range(1000) if requests.cached_page(snapshot, "skills", number) is page]
-    assert kept == list(range(968, 1000))

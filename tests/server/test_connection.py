@@ -33,13 +33,10 @@ def registry() -> Registry:
 
 
 def encoded(*messages: dict[str, Any]) -> list[bytes]:
-    """Encode JSON-RPC messages."""
     return [json.dumps({"jsonrpc": "2.0", **each}).encode() for each in messages]
 
 
 class LeavingClient(Script):
-    """A client that disconnects after it has received `after` messages."""
-
     def __init__(self, lines: list[bytes], *, after: int) -> None:
         super().__init__(lines, patient=False)
         self._after = after

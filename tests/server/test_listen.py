@@ -30,8 +30,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Listener:
-    """A client of one listen stream with a filter of these URIs."""
-
     def __init__(self, *uris: str) -> None:
         # `run` pops the filter from this list, so that no other reference keeps it.
         self.filter = [{"resourceSubscriptions": list(uris), "junk": Junk("x" * 10_000)}]
@@ -229,8 +227,6 @@ async def test_change_during_a_slow_notification_is_notified_again() -> None:
 
 
 class LegacyClient:
-    """A legacy client with its exit callbacks and received notifications."""
-
     def __init__(self) -> None:
         self.exit_stack = AsyncExitStack()
         self.connection = self

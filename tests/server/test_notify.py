@@ -6,13 +6,16 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
+from dispatching import dispatching
+from mcp_skills_server.runtime.runtime import RuntimeSettings
 from tables import each_row
 from web.http_wire import HELLO
-from wire import META, SCHEMAS, Era, Wire, WireError, serving, write_skill
+from wire import META, SCHEMAS, Era, NotifiedClient, WireError, serving, write_skill
 
 SKILLS = "notifications/skills/list_changed"
 RESOURCES = "notifications/resources/list_changed"
@@ -30,8 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def subscribe(wire: Wire, *uris: str) -> None:
-    """Subscribe to all lists and to these resources in the way of the era."""
+def subscribe(wire: NotifiedClient, *uris: str) -> None:
     wire.every_skill()
     if wire.era == "modern":
         wire.listen(**dict.fromkeys(FILTER_KEYS, True), resourceSubscriptions=list(uris))
@@ -40,8 +42,7 @@ def subscribe(wire: Wire, *uris: str) -> None:
             wire.request("resources/subscribe", {"uri": uri})
 
 
-def counts(wire: Wire, received: list[dict]) -> Counter[tuple[str, str | None]]:
-    """Count the received and pending notifications by method and URI."""
+def counts(wire: NotifiedClient, received: list[dict]) -> Counter[tuple[str, str | None]]:
     every = received + wire.pending()
     return Counter((each["method"], each.get("params", {}).get("uri")) for each in every)
 
@@ -49,7 +50,7 @@ def counts(wire: Wire, received: list[dict]) -> Counter[tuple[str, str | None]]:
 @pytest.mark.requirement("S76-13", "MCP-35", "MCP-36", "MCP-39", "X-12")
 def test_each_edit_is_notified_once_for_the_lists_that_it_changes(folder: Path, era: Era) -> None:
     guide, manifest = "skill://a/references/guide.md", "skill://a/SKILL.md"
-    with serving(folder, era=era) as wire:
+    with dispatching(folder, watch=True, era=era) as wire:
         subscribe(wire, manifest, "skill://b/SKILL.md", guide)
         write_skill(folder / "a", description="Does something else when it is asked to.")
         received = wire.until(UPDATED) + wire.pending()
@@ -90,19 +91,19 @@ def test_modern_client_gets_only_the_notifications_of_its_open_streams(folder: P
 
 @pytest.mark.requirement("MCP-35")
 @each_row(("options", "accepted"), [
-    ([], FILTER_KEYS), (["--no-tools", "--no-prompts"], ("skillsListChanged", "resourcesListChanged")),
+    ({}, FILTER_KEYS), ({"tools": False, "prompts": False}, ("skillsListChanged", "resourcesListChanged")),
 ])  # fmt: skip
 def test_acknowledgement_has_the_accepted_part_of_the_filter(
-    folder: Path, options: list[str], accepted: tuple[str, ...]
+    folder: Path, options: dict[str, Any], accepted: tuple[str, ...]
 ) -> None:
     requested = dict.fromkeys((*FILTER_KEYS, "unknown"), True)
-    with serving(folder, *options, era="modern") as wire:
+    with dispatching(folder, watch=True, era="modern", **options) as wire:
         wire.start("subscriptions/listen", {"notifications": requested})
         assert wire.notification()["params"]["notifications"] == dict.fromkeys(accepted, True)
 
 
 def test_legacy_subscription_takes_any_spelling_of_the_uri_after_the_handshake(folder: Path) -> None:
-    with serving(folder, opened=False) as wire:
+    with dispatching(folder, watch=True, opened=False) as wire:
         wire.request("initialize", HELLO)
         with pytest.raises(WireError, match=r"^-32002: "):
             wire.request("resources/subscribe", {"uri": "skill://a/none.md"})
@@ -123,7 +124,7 @@ def test_legacy_subscription_takes_any_spelling_of_the_uri_after_the_handshake(f
 @pytest.mark.requirement("S40-33")
 @each_row(("dialect", "methods"), [("sep-2076", {SKILLS, RESOURCES}), ("sep-2640", {RESOURCES})])
 def test_dialect_has_its_own_notifications(folder: Path, era: Era, dialect: str, methods: set[str]) -> None:
-    with serving(folder, "--dialect", dialect, era=era) as wire:
+    with dispatching(folder, watch=True, dialect=dialect, era=era) as wire:
         subscribe(wire)
         write_skill(folder / f"for-{dialect}")
         notified = {method for method, _ in counts(wire, wire.until(RESOURCES))}
@@ -135,7 +136,7 @@ def test_tools_are_announced_only_if_their_texts_change(tmp_path: Path) -> None:
     for number in range(40):
         write_skill(tmp_path / f"skill-{number}", description="Makes tea.")
     counts: list[int] = []
-    with serving(tmp_path, "--catalog-chars", "500") as wire:
+    with dispatching(tmp_path, watch=True, runtime=RuntimeSettings(overview_characters=500)) as wire:
         shown = wire.request("tools/list")
         for name, description in (("skill-39", "Tea 1."), ("skill-39", "Tea 2."), ("skill-40", "Coffee.")):
             write_skill(tmp_path / name, description=description)

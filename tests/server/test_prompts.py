@@ -27,7 +27,6 @@ TYPES = {"ListPromptsResult": types.ListPromptsResult, "GetPromptResult": types.
 
 
 def validated(result: dict[str, Any], definition: str) -> dict[str, Any]:
-    """Validate a result against our schema and the SDK's type, and return it."""
     jsonschema.Draft202012Validator({**SCHEMA, "$ref": f"#/$defs/{definition}"}).validate(result)
     TYPES[definition].model_validate(result, by_name=False)
     return result
@@ -46,7 +45,6 @@ def list_page(registry: Registry, settings: Settings | None = None, **params: An
 
 
 def prompt_names(registry: Registry, settings: Settings | None = None) -> list[str]:
-    """Return the names of all pages."""
     page = list_page(registry, settings)
     out = [each["name"] for each in page["prompts"]]
     while "nextCursor" in page:

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dispatching import dispatching
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals.store import ProposalStore
 from proposals.test_intake import manifest
 from server.test_tools import NAMES, error_text, text_of
-from web.http_wire import HttpClient, client, http_serving
+from web.http_wire import HttpClient, client
+from web.in_process import app_serving
 from web.test_grants import ANN, BOB, configure
 from wire import Era, serving, write_skill
 
@@ -31,7 +34,8 @@ def tool_names(wire: Any) -> list[str]:
 def test_model_proposes_and_lists_its_proposals(tmp_path: Path, era: Era) -> None:
     for path in ("coffee", "a/tea", "b/tea"):
         write_skill(tmp_path / "skills" / path)
-    with serving(tmp_path / "skills", "--proposals", tmp_path / "kept", era=era, host="tester") as wire:
+    store = ProposalStore(tmp_path / "kept")
+    with dispatching(tmp_path / "skills", proposals=store, era=era, host="tester") as wire:
         assert tool_names(wire) == [*NAMES, *PROPOSAL_TOOLS]
         assert text_of(wire.call("skills_proposals")) == "You have proposed nothing here."
         digest = wire.call("skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
@@ -73,11 +77,10 @@ def propose(wire: HttpClient, name: str) -> dict[str, Any]:
 
 @contextmanager
 def two_clients(folder: Path, *options: str | Path) -> Iterator[tuple[HttpClient, HttpClient]]:
-    """Yield clients of one server with the tokens of Ann and of Bob."""
     (folder / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
     (folder / "tokens").chmod(0o600)
     with (
-        http_serving(*options, "--proposals", folder / "kept") as server,
+        app_serving(*options, "--proposals", folder / "kept") as server,
         client(server, "modern", token=ANN) as ann,
         client(server, "modern", token=BOB) as bob,
     ):

@@ -61,14 +61,6 @@ def test_modern_connection_refuses_other_versions_and_invalid_envelopes(
     assert (caught.value.code, caught.value.data) == (code, data)
 
 
-@pytest.mark.requirement("MCP-52")
-def test_modern_connection_has_no_removed_method() -> None:
-    with dispatching(FIXTURES, era="modern") as wire:
-        for method in ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list"):
-            with pytest.raises(WireError, match=r"^-32601: "):
-                wire.request(method)
-
-
 @pytest.mark.requirement("MCP-11", "MCP-26")
 def test_cursor_is_valid_on_another_connection(era: Era) -> None:
     with dispatching(FIXTURES, era=era, page_size=4) as one, dispatching(FIXTURES, era=era, page_size=4) as other:
@@ -158,6 +150,18 @@ def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) 
         (load,) = (each for each in wire.request("tools/list")["tools"] if each["name"] == "skills_load")
         assert load["description"].endswith("\n\n1 skill:\n- Not_The_Folder: Does a thing when it is asked to.")
         assert [each["name"] for each in wire.request("prompts/list")["prompts"]] == ["Not_The_Folder"]
+
+
+@pytest.mark.requirement("S40-55")
+def test_native_host_of_an_unknown_revision_gets_tools_and_instructions(era: Era, tmp_path: Path) -> None:
+    write_skill(tmp_path / "valid")
+    with dispatching(tmp_path, era=era, host="claude-code", opened=False) as wire:
+        wire.extensions = {EXTENSION: {"revision": "2"}}
+        result = wire.open()
+        assert result["capabilities"]["extensions"] == {EXTENSION: {"directoryRead": True}}
+        assert "valid" in result["instructions"]
+        assert [tool["name"] for tool in wire.request("tools/list")["tools"]][:2] == ["skills_list", "skills_search"]
+        assert wire.every_skill()[0].keys() > {"uri", "frontmatter", "resources", "name"}
 
 
 @needs_script_network

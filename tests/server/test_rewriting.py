@@ -27,13 +27,11 @@ def truncate(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Replace the file atomically."""
     path.with_name(".new").write_text(text)
     path.with_name(".new").rename(path)
 
 
 def unlink(path: Path, text: str) -> None:
-    """Delete the file and write it again."""
     path.unlink()
     path.write_text(text)
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.runtime.scripts.processes import query
+from commands.calls import run_process
 from programs import WITH_NETWORK, needs_script_network
 from server.test_tools import error_text
-from web.http_wire import Stream, client, http_serving
+from web.http_wire import client, http_serving
 from wire import DEADLINE, Era, serving, write_skill
 
 HELLO = "import sys, os\nprint('hello', *sys.argv[1:], os.environ.get('TONE', ''))\nsys.exit(3)\n"
@@ -33,7 +32,6 @@ connection.recv(1)  # never returns
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A skill with two scripts and another without."""
     skills = tmp_path_factory.mktemp("skills")
     scripts = {"scripts__hello_py": HELLO, "scripts__block_py": BLOCK}
     write_skill(skills / "alpha", description="Greets.\nmetadata:\n  env: TONE", **scripts)
@@ -43,7 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A socket to which the blocking script connects."""
     with socket.create_server(("127.0.0.1", 0)) as opened:
         opened.settimeout(DEADLINE)
         yield opened
@@ -58,24 +55,20 @@ def accept_script(listener: socket.socket) -> socket.socket:
 
 
 def wait_for_end(connection: socket.socket) -> None:
-    """Wait until the script has ended."""
     with connection:
         assert connection.recv(1) == b""
 
 
 def load(wire: Any) -> str:
-    """Load the skill with scripts, and return the session's handle."""
     loaded = wire.call("skills_load", names=["alpha"])
     return loaded["structuredContent"]["session"]
 
 
 def script_call(handle: str, path: str, **arguments: Any) -> dict[str, Any]:
-    """Return the params of a call that runs this script."""
     return {"name": "skills_run_script", "arguments": {"path": path, "session": handle, **arguments}}
 
 
 def blocking_call(handle: str, listener: socket.socket) -> dict[str, Any]:
-    """Return the params of a call that runs the blocking script."""
     return script_call(handle, "scripts/block.py", args=[str(listener.getsockname()[1])])
 
 
@@ -185,15 +178,14 @@ def test_script_ends_when_its_http_client_disconnects(folder: Path, listener: so
     with http_serving(folder, "--allow-scripts", *WITH_NETWORK) as server, client(server, "modern") as one:
         params = {**blocking_call(load(one), listener), "_meta": {"progressToken": "p"}}
         message = one.message("tools/call", params)
-        stream = Stream(server, "POST", json.dumps(message).encode(), one.headers(message))
+        stream = server.open("POST", json.dumps(message).encode(), one.headers(message))
         connection = accept_script(listener)
         stream.close()
         wait_for_end(connection)
 
 
 def start_error(*arguments: str) -> str:
-    """Return the one line with which the command refuses to start."""
-    done = query([sys.executable, "-m", "mcp_skills_server", *arguments])
+    done = run_process(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     return line

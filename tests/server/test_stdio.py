@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from malformed import LONE_SURROGATES, MALFORMED
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
@@ -85,7 +86,7 @@ def test_process_ends_quietly_when_its_client_stops_reading(method: str | None) 
     """As in `mcp-skills-server serve ... | head -1`; stdin stays open."""
     command = [*COMMAND, "serve", str(FIXTURES)]
     pipe = subprocess.PIPE
-    process: Any = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
+    process: Any = forkserver.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
     with process:
         process.stdin.write(message(id=0, method="initialize", params=HELLO))
         assert process.stdout.readline()
@@ -223,7 +224,7 @@ def test_optional_root_that_is_absent_is_served_once_it_is_there(tmp_path: Path,
 def test_server_that_ends_at_once_leaves_an_index(tmp_path: Path, options: tuple[str, ...]) -> None:
     raw = message(id=1, method="initialize", params=HELLO) + message(id=2, method="skills/list")
     command = [*COMMAND, "serve", str(FIXTURES), "--cache-dir", str(tmp_path), *options]
-    subprocess.run(command, input=raw, capture_output=True, timeout=DEADLINE, check=True)
+    forkserver.run(command, input=raw, capture_output=True, timeout=DEADLINE, check=True)
     registry = Registry([FIXTURES], index=Index(tmp_path / "index", least=1))
     remembered = registry.remembered()
     registry.load()

@@ -21,18 +21,15 @@ NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """Return the text of a result."""
     return "\n".join(each["text"] for each in result["content"] if each["type"] == "text")
 
 
 def error_text(result: dict[str, Any]) -> str:
-    """Return the text of a result with `isError`."""
     assert result["isError"]
     return text_of(result)
 
 
 def active(result: dict[str, Any]) -> list[str]:
-    """Return the names of the active skills after a call."""
     assert not result.get("isError"), text_of(result)
     return [each["name"] for each in result["structuredContent"]["active_skills"]]
 
@@ -46,7 +43,6 @@ def session_of(client: Client, result: dict[str, Any]) -> str | None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two valid skills with files, and an invalid one."""
     write_skill(tmp_path / "alpha", body="# Alpha\n\nDo alpha.\n", references__guide_md="one\ntwo\nthree\n")
     write_skill(tmp_path / "beta", body="# Beta\n\nDo beta.\n", scripts__run_py="print('beta')\n")
     write_skill(tmp_path / "odd", name="Odd", body="# Odd\n\nDo odd.\n")
@@ -141,9 +137,9 @@ def test_session_is_kept_by_a_legacy_connection_or_given_as_argument(tools: Dire
 
 
 @pytest.mark.requirement("RT-15", "X-15")
-def test_session_over_stdio_outlives_its_process(folder: Path, era: Era) -> None:
+def test_session_over_stdio_outlives_its_process(folder: Path) -> None:
     def call_once(tool: str, **arguments: Any) -> dict[str, Any]:
-        with serving(folder, era=era) as wire:
+        with serving(folder, era="modern") as wire:
             return wire.call(tool, **arguments)
 
     handle = call_once("skills_load", names=["alpha"])["structuredContent"]["session"]
@@ -157,7 +153,7 @@ def test_session_over_stdio_outlives_its_process(folder: Path, era: Era) -> None
     assert "Unknown session" in error_text(call_once("skills_read", path="SKILL.md", session=handle + ",odd"))
     grants = folder.parent / "grants.toml"
     grants.write_text('[[grant]]\nwho = ["local"]\nskills = ["alpha"]\n')
-    with serving(folder, "--config", grants, era=era) as wire:  # what may be read is asked anew
+    with serving(folder, "--config", grants, era="modern") as wire:  # what may be read is asked anew
         read = wire.call("skills_read", path="references/guide.md", session=handle)
         assert text_of(read) == "one\ntwo\nthree\n"
         refused = wire.call("skills_read", path="SKILL.md", skill="beta", session=handle)
@@ -188,11 +184,11 @@ def test_unknown_tool_is_an_error_response(tools: Direct) -> None:
 
 
 @pytest.mark.requirement("RT-8")
-def test_options_limit_loaded_skills_texts_and_prompts(folder: Path, era: Era) -> None:
+def test_options_limit_loaded_skills_texts_and_prompts(folder: Path) -> None:
     write_skill(folder / "almond")
     tools = ("--max-loaded", "1", "--catalog-chars", "500", "--no-local-paths")
     prompts = ("--prompt", "al*", "--prompt-page-size", "1")
-    with serving(folder, *tools, *prompts, era=era, opened=False) as wire:
+    with serving(folder, *tools, *prompts, era="modern", opened=False) as wire:
         instructions = wire.open()["instructions"]
         assert instructions.startswith("4 skills here")
         skills = "almond, alpha, beta, Odd"
@@ -213,7 +209,7 @@ def test_options_limit_loaded_skills_texts_and_prompts(folder: Path, era: Era) -
             wire.request("prompts/get", {"name": "beta"})
 
 
-def test_options_prefer_a_tag_and_load_dependencies(tmp_path: Path, era: Era) -> None:
+def test_options_prefer_a_tag_and_load_dependencies(tmp_path: Path) -> None:
     for number in range(80):
         fields = ""
         if number == 70:
@@ -224,12 +220,12 @@ def test_options_prefer_a_tag_and_load_dependencies(tmp_path: Path, era: Era) ->
         ((), ["s70"]),
         (("--prefer", "team", "--load-dependencies"), ["s7", "s70"]),
     ):
-        with serving(tmp_path, *options, "--catalog-chars", "1500", era=era, opened=False) as wire:
+        with serving(tmp_path, *options, "--catalog-chars", "1500", era="modern", opened=False) as wire:
             assert ("\n- s70: " in wire.open()["instructions"]) is bool(options)
             assert active(wire.call("skills_load", names=["s70"])) == loaded
 
 
-def test_recently_loaded_skills_are_described_first(tmp_path: Path, era: Era) -> None:
+def test_recently_loaded_skills_are_described_first(tmp_path: Path) -> None:
     for number in range(60):
         description = f"{'Does much. ' * 40}Use when {number} is there."
         write_skill(tmp_path / "skills" / f"s{number}", description=description)
@@ -237,7 +233,7 @@ def test_recently_loaded_skills_are_described_first(tmp_path: Path, era: Era) ->
     options = ("--usage", f"sqlite:{database}", "--catalog-chars", "1500")
 
     def described_skills() -> list[str]:
-        with serving(tmp_path / "skills", *options, era=era, opened=False) as wire:
+        with serving(tmp_path / "skills", *options, era="modern", opened=False) as wire:
             return re.findall(r"^- (s\d+): Use when", wire.open()["instructions"], re.MULTILINE)
 
     before = described_skills()
@@ -250,7 +246,7 @@ def test_recently_loaded_skills_are_described_first(tmp_path: Path, era: Era) ->
 
 
 def test_result_counts_skills_added_and_removed_since_the_list(folder: Path, era: Era) -> None:
-    with serving(folder, era=era) as wire:
+    with dispatching(folder, watch=True, era=era) as wire:
         wire.request("tools/list")
         if era == "modern":
             wire.listen(toolsListChanged=True)
@@ -273,7 +269,7 @@ def test_result_counts_skills_added_and_removed_since_the_list(folder: Path, era
 
 @pytest.mark.requirement("ASG-23", "MCP-26")
 def test_tools_and_prompts_appear_with_the_first_skill(tmp_path: Path, era: Era) -> None:
-    with serving(tmp_path, era=era, opened=False) as wire:
+    with dispatching(tmp_path, watch=True, era=era, opened=False) as wire:
         assert "instructions" not in wire.open()
         assert wire.request("tools/list")["tools"] == []
         assert wire.request("prompts/list")["prompts"] == []
@@ -295,10 +291,10 @@ def test_disabled_tools_and_prompts_are_unknown_methods(folder: Path, era: Era) 
                 wire.request(method, params)
 
 
-def test_local_skill_has_its_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory, era: Era) -> None:
+def test_local_skill_has_its_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = write_skill(tmp_path_factory.mktemp("other") / "gamma").parent
     archive = shutil.make_archive(str(other), "zip", other)
-    with serving(folder, archive, era=era) as wire:
+    with serving(folder, archive, era="modern") as wire:
         loaded = wire.call("skills_load", names=["beta", "gamma"])
         (message,) = wire.request("prompts/get", {"name": "beta"})["messages"]
     assert f' root_dir="{folder / "beta"}"' in message["content"]["text"]

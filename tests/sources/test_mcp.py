@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shlex
@@ -34,7 +35,7 @@ from sources.hostile import KINDS, Member, mcp_server
 from sources.publishers import Publisher, digest, redirect, respond_with, skill_md
 from tables import each_row
 from web.http_wire import http_serving
-from wire import DEADLINE, Wire, serving, write_skill
+from wire import DEADLINE, EXTENSION, Wire, serving, write_skill
 
 
 def serving_source(root: str, tmp_path: Path) -> AbstractContextManager[Wire]:
@@ -95,6 +96,18 @@ def test_redirect_to_another_origin_gets_no_request(tmp_path: Path) -> None:
         with pytest.raises(SourceError):
             anyio.run(McpServer(f"mcp+{site.url}/mcp", SourceSettings(tmp_path)).resolve)
         assert other.requests == []
+
+
+@pytest.mark.requirement("S40-55")
+def test_server_of_an_unknown_revision_is_a_named_problem(tmp_path: Path) -> None:
+    given = mcp_server(tmp_path, {"good": {"SKILL.md": skill_md("good")}})
+    answers = json.loads((tmp_path / "answers.json").read_text())
+    answers["initialize"]["capabilities"]["extensions"] = {EXTENSION: {"revision": "2"}}
+    answers["resources/list"] = {"resources": [{"uri": "skill://good/SKILL.md", "name": "good"}]}
+    (tmp_path / "answers.json").write_text(json.dumps(answers))
+    done = run_command("fetch", given, "--output", tmp_path / "out", code=2)
+    assert "the server's skills extension has the unknown revision '2', so its resources are used" in done.stderr
+    assert not (tmp_path / "out" / "good").exists()
 
 
 STUBBORN = """

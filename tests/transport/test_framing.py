@@ -14,7 +14,6 @@ CHUNKS = st.lists(PIECES)
 
 
 def cut(stream: bytes, sizes: list[int]) -> Iterator[bytes]:
-    """Yield chunks of these sizes, and the rest."""
     for size in sizes:
         yield stream[:size]
         stream = stream[size:]

@@ -46,7 +46,6 @@ if sys.argv[1:]:
 
 @contextmanager
 def running(program: str, *arguments: str) -> Iterator[Any]:
-    """Yield a process of this program with unbuffered pipes."""
     command, pipe = [sys.executable, "-c", program, *arguments], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
         try:
@@ -56,7 +55,6 @@ def running(program: str, *arguments: str) -> Iterator[Any]:
 
 
 def stderr_at_exit(process: Any) -> list[bytes]:
-    """Wait for exit code 0, and return the lines of stderr."""
     assert process.wait(DEADLINE) == 0
     return process.stderr.read().splitlines()
 

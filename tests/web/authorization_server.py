@@ -54,7 +54,6 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         self._codes: dict[str, AuthorizationCode] = {}
 
     def token(self, audience: str, scopes: list[str], **more: Any) -> str:
-        """Return an access token of `user`."""
         now = int(time())
         claims = {"iss": self.url, "sub": self.user, "aud": audience, "iat": now, "exp": now + _LIFETIME_S}
         claims |= {"scope": " ".join(scopes), "groups": self.groups, "jti": secrets.token_hex()}
@@ -78,7 +77,6 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
     async def load_authorization_code(
         self, client: OAuthClientInformationFull, authorization_code: str
     ) -> AuthorizationCode | None:
-        """Return a code that was issued and not used."""
         return self._codes.get(authorization_code)
 
     async def exchange_authorization_code(
@@ -117,7 +115,6 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
 
 @contextmanager
 def authorization_server() -> Iterator[AuthorizationServer]:
-    """Run the server in a thread."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         issuer = AuthorizationServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
         config = uvicorn.Config(issuer.app(), log_config=None, access_log=False, ws="none", lifespan="off")

@@ -12,13 +12,11 @@ from wire import FIXTURES, Era
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server of the fixture skills, for tests that change only their own sessions."""
     with http_serving(FIXTURES) as started:
         yield started
 
 
 @pytest.fixture
 def http_client(server: Server, era: Era) -> Iterator[HttpClient]:
-    """A client of each era after its handshake."""
     with client(server, era) as opened:
         yield opened

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,7 +51,6 @@ def wait_until(condition: Callable[[], object], why: str = "the condition never 
 
 
 def bearer_header(token: str) -> dict[str, str]:
-    """Return the Authorization header with a bearer token."""
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -63,13 +63,69 @@ def token_file(folder: Path, *lines: str) -> Path:
     return file
 
 
-class Server:
-    """A server process, its port, and its log. Clients put `prefix` before all paths."""
+class Target(ABC):
+    """A server that clients address, in a process or not. Clients put `prefix` before all paths."""
 
     prefix = ""
     port = 0
 
+    def __init__(self) -> None:
+        self.stderr = ""
+        self._log_changed = threading.Condition()
+
+    @abstractmethod
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: list[tuple[str, str]], source: str
+    ) -> Reply:
+        """Send a request as it is, and return the response."""
+
+    def send(
+        self,
+        method: str = "POST",
+        path: str = "/mcp",
+        body: bytes | None = None,
+        headers: list[tuple[str, str]] | Mapping[str, str | None] | None = None,
+        source: str = "127.0.0.1",
+    ) -> Reply:
+        """Send a request from this address.
+
+        A list of headers may repeat one. A header of None is left out.
+        """
+        given = headers.items() if isinstance(headers, Mapping) else headers or ()
+        return self.exchange(method, path, body, [(name, value) for name, value in given if value is not None], source)
+
+    @abstractmethod
+    def open(self, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1") -> Stream:
+        """Open an event stream of `/mcp`."""
+
+    def log(self, line: str) -> None:
+        with self._log_changed:
+            self.stderr += line
+            self._log_changed.notify_all()
+
+    def wait_for_log(self, pattern: str, times: int = 1) -> re.Match[str]:
+        """Wait until the log matches the pattern this many times; return the last match."""
+        end = monotonic() + DEADLINE
+        with self._log_changed:
+            while len(found := list(re.finditer(pattern, self.stderr))) < times:
+                assert self._log_changed.wait(end - monotonic()), f"{pattern!r} is not in: {self.stderr}"
+            return found[-1]
+
+    def until_ready(self) -> None:
+        wait_until(lambda: self.send("GET", "/readyz").status == 200, "it was never ready")
+
+    def rpc(self, method: str, *, token: str | None = None, **params: Any) -> dict[str, Any]:
+        """Call a method of the Skills Protocol, and return the response."""
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        headers = JSON if token is None else JSON | bearer_header(token)
+        return json.loads(self.send(path="/rpc", body=body, headers=headers).body)
+
+
+class Server(Target):
+    """A server process, its port, and its log."""
+
     def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        super().__init__()
         self.process = Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -78,8 +134,6 @@ class Server:
             cwd=ROOT,
             env={**os.environ, **(environment or {})},
         )
-        self.stderr = ""
-        self._log_changed = threading.Condition()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
         try:
@@ -94,20 +148,9 @@ class Server:
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            with self._log_changed:
-                self.stderr += line.decode()
-                self._log_changed.notify_all()
-
-    def wait_for_log(self, pattern: str, times: int = 1) -> re.Match[str]:
-        """Wait until the log matches the pattern this many times; return the last match."""
-        end = monotonic() + DEADLINE
-        with self._log_changed:
-            while len(found := list(re.finditer(pattern, self.stderr))) < times:
-                assert self._log_changed.wait(end - monotonic()), f"{pattern!r} is not in: {self.stderr}"
-            return found[-1]
+            self.log(line.decode())
 
     def resident(self) -> int:
-        """Return the resident memory of the process in bytes."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -138,30 +181,15 @@ class Server:
         out.connect(("127.0.0.1", self.port))
         return out
 
-    def until_ready(self) -> None:
-        """Wait until `/readyz` returns 200."""
-        wait_until(lambda: self.send("GET", "/readyz").status == 200, "it was never ready")
-
-    def send(
-        self,
-        method: str = "POST",
-        path: str = "/mcp",
-        body: bytes | None = None,
-        headers: list[tuple[str, str]] | Mapping[str, str | None] | None = None,
-        source: str = "127.0.0.1",
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: list[tuple[str, str]], source: str
     ) -> Reply:
-        """Send a request on a new connection, from this address.
-
-        A list of headers may repeat one. A header of None is left out.
-        """
-        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
         connection = http.client.HTTPConnection("127.0.0.1", self.port, DEADLINE, (source, 0))
-        has_host = any(name.lower() == "host" for name, _ in given)
+        has_host = any(name.lower() == "host" for name, _ in headers)
         try:
             connection.putrequest(method, self.prefix + path, skip_host=has_host, skip_accept_encoding=True)
-            for name, value in given:
-                if value is not None:
-                    connection.putheader(name, value)
+            for name, value in headers:
+                connection.putheader(name, value)
             if body is not None:
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
@@ -170,11 +198,8 @@ class Server:
         finally:
             connection.close()
 
-    def rpc(self, method: str, *, token: str | None = None, **params: Any) -> dict[str, Any]:
-        """Call a method of the Skills Protocol, and return the response."""
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-        headers = JSON if token is None else JSON | bearer_header(token)
-        return json.loads(self.send(path="/rpc", body=body, headers=headers).body)
+    def open(self, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1") -> Stream:
+        return SocketStream(self, method, body, headers, source)
 
 
 def exchange(connection: socket.socket, request: bytes = PROBE) -> bytes:
@@ -222,8 +247,6 @@ def pinging(seconds: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP response."""
-
     status: int
     headers: http.client.HTTPMessage
     body: bytes
@@ -244,7 +267,7 @@ class Reply:
         return self.status, message["error"]["code"], message["id"]
 
 
-class Stream:
+class Stream(ABC):
     """An open event stream.
 
     Attributes:
@@ -252,36 +275,22 @@ class Stream:
         whole: whether the stream ended properly, with its last chunk; None while it is open.
     """
 
-    def __init__(
-        self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1"
-    ) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, DEADLINE, (source, 0))
-        connection.request(method, server.prefix + "/mcp", body, dict(headers))
-        sock = connection.sock
-        response = connection.getresponse()
-        self.status, self.headers = response.status, response.headers
+    status: int
+    headers: http.client.HTTPMessage
+
+    def __init__(self) -> None:
         self.messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.comments: queue.Queue[str] = queue.Queue()
         self.whole: bool | None = None
-        self._connection, self._socket, self._response = connection, sock, response
-        sock.settimeout(None)
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
 
-    def _read(self) -> None:
-        try:
-            while line := self._response.readline():
-                if line.startswith(b"data:"):
-                    self.messages.put(json.loads(line[5:]))
-                elif line.startswith(b":"):
-                    self.comments.put(line.decode())
-            self.whole = self._response.isclosed()
-        except (OSError, http.client.HTTPException, ValueError):
-            self.whole = False
-        self.messages.put(None)
+    def take(self, line: bytes) -> None:
+        """Take a line that has arrived."""
+        if line.startswith(b"data:"):
+            self.messages.put(json.loads(line[5:]))
+        elif line.startswith(b":"):
+            self.comments.put(line.decode())
 
     def next(self) -> dict[str, Any] | None:
-        """Wait for the next message; return None at the end of the stream."""
         return self.messages.get(timeout=DEADLINE)
 
     def until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
@@ -294,8 +303,38 @@ class Stream:
         return seen
 
     def rest(self) -> list[dict[str, Any]]:
-        """Return the messages until the end of the stream."""
         return list(iter(self.next, None))
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the stream, as its client does."""
+
+
+class SocketStream(Stream):
+    """A stream on a connection of its own."""
+
+    def __init__(
+        self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1"
+    ) -> None:
+        super().__init__()
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, DEADLINE, (source, 0))
+        connection.request(method, server.prefix + "/mcp", body, dict(headers))
+        sock = connection.sock
+        response = connection.getresponse()
+        self.status, self.headers = response.status, response.headers
+        self._connection, self._socket, self._response = connection, sock, response
+        sock.settimeout(None)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while line := self._response.readline():
+                self.take(line)
+            self.whole = self._response.isclosed()
+        except (OSError, http.client.HTTPException, ValueError):
+            self.whole = False
+        self.messages.put(None)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -309,7 +348,7 @@ class HttpClient(Client):
     """A client over HTTP. A legacy one has a session after its handshake."""
 
     def __init__(
-        self, server: Server, era: Era, *, token: str | None = None, extension: bool = False, source: str = "127.0.0.1"
+        self, server: Target, era: Era, *, token: str | None = None, extension: bool = False, source: str = "127.0.0.1"
     ) -> None:
         super().__init__(era, extension=extension)
         self.server = server
@@ -319,7 +358,6 @@ class HttpClient(Client):
         self._streams: list[Stream] = []
 
     def headers(self, message: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """Return the headers that this era requires for a message."""
         out = MCP_HEADERS | self._authorization
         if self.era == "legacy":
             if self.session:
@@ -334,17 +372,14 @@ class HttpClient(Client):
         return out
 
     def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Reply:
-        """Send a message with added or replaced headers. None leaves a header out."""
         given = {**self.headers(message), **(headers or {})}
         return self.server.send(body=json.dumps(message).encode(), headers=given, source=self._source)
 
     def head(self, message: Mapping[str, Any], *more: str) -> bytes:
-        """Return the head of a request with this message and with further header lines."""
         lines = [f"{name}: {value}" for name, value in self.headers(message).items()]
         return "\r\n".join(["POST /mcp HTTP/1.1", "Host: localhost", *lines, *more, "", ""]).encode()
 
     def raw(self, message: Mapping[str, Any]) -> bytes:
-        """Return the bytes of a request with this message."""
         body = json.dumps(message).encode()
         return self.head(message, f"Content-Length: {len(body)}") + body
 
@@ -364,11 +399,10 @@ class HttpClient(Client):
         assert (reply.status, reply.body) == (202, b"")
 
     def _open(self, method: str, body: bytes | None, headers: Mapping[str, str]) -> Stream:
-        self._streams.append(Stream(self.server, method, body, headers, self._source))
+        self._streams.append(self.server.open(method, body, headers, self._source))
         return self._streams[-1]
 
     def follow(self) -> Stream:
-        """Open the GET stream of a legacy session."""
         return self._open("GET", None, self.headers())
 
     def listen(self, identifier: str | int = "listening", **wanted: Any) -> Stream:
@@ -401,7 +435,7 @@ class HttpClient(Client):
 
 
 @contextmanager
-def client(server: Server, era: Era, *, opened: bool = True, **options: Any) -> Iterator[HttpClient]:
+def client(server: Target, era: Era, *, opened: bool = True, **options: Any) -> Iterator[HttpClient]:
     """Yield a client of this era after its handshake. Close its streams at the end."""
     out = HttpClient(server, era, **options)
     try:

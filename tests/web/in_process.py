@@ -1,101 +1,228 @@
-"""The HTTP application in this process, for tests that are not about sockets, signals, processes or options."""
+"""`serve` and `ui` over HTTP in this process, for tests that are not about sockets, signals or processes."""
 
 from __future__ import annotations
 
+import hashlib
 import http.client
+import itertools
+import logging
+import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import unquote
 
-import httpx2
+import anyio
+import click
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Scope
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.rpc.methods import Methods
+from mcp_skills_server.commands import serve
+from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.table import FEATURES
+from mcp_skills_server.commands.fields import Grouped, takes
+from mcp_skills_server.commands.logs import ClientLineRateLimit
+from mcp_skills_server.commands.options import optional_roots
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.app import make_app, mcp_part
+from mcp_skills_server.web.app import HttpApp, make_app, mcp_part
 from mcp_skills_server.web.front import FrontSettings
-from mcp_skills_server.web.mcp import McpEndpoint
-from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.probes import Probes
-from mcp_skills_server.web.published import publishing_part
-from mcp_skills_server.web.rpc import rpc_part
-from mcp_skills_server.web.sessions import HttpSessions
 from mcp_skills_server.web.ui.app import WebPage
 from mcp_skills_server.web.ui.session import PageSessions
-from web.http_wire import Reply, wait_until
+from web.http_wire import Reply, Stream, Target, wait_until
 from wire import DEADLINE
 
+_ports = itertools.count(1)
+APPS: dict[str, App] = {}
+"""The applications by the origin of their page, for `fetch`."""
 
-class App:
-    """The application with the requests of `Server`, whose responses are whole: it has no streams."""
 
-    prefix = ""
+class Response(Stream):
+    """The response of the application to a request, as it arrives."""
 
-    def __init__(self, portal: BlockingPortal, app: ASGIApp) -> None:
-        self._portal = portal
-        self._app = app
+    def __init__(self, portal: BlockingPortal, app: ASGIApp, scope: Scope, body: bytes) -> None:
+        super().__init__()
+        self.headers, self.body = http.client.HTTPMessage(), b""
+        self._app, self._request = app, [body]
+        self._portal, self._has_left = portal, portal.call(anyio.Event)
+        self._has_started = threading.Event()
+        self._ended = portal.start_task_soon(self._run, scope)
+        assert self._has_started.wait(DEADLINE)
 
-    def send(
-        self,
-        method: str = "POST",
-        path: str = "/mcp",
-        body: bytes | None = None,
-        headers: list[tuple[str, str]] | Mapping[str, str | None] | None = None,
-        source: str = "127.0.0.1",
+    async def _receive(self) -> Message:
+        if self._request:
+            return {"type": "http.request", "body": self._request.pop(), "more_body": False}
+        await self._has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            for name, value in message.get("headers", ()):
+                self.headers[name.decode()] = value.decode("latin-1")
+            self._has_started.set()
+            return
+        whole, seen = self.body + message.get("body", b""), self.body.rfind(b"\n") + 1
+        self.body = whole
+        if self.headers.get_content_type() == "text/event-stream":
+            for line in whole[seen : whole.rfind(b"\n") + 1].splitlines():
+                self.take(line)
+        self.whole = None if message.get("more_body") else True
+
+    async def _run(self, scope: Scope) -> None:
+        try:
+            await self._app(scope, self._receive, self._send)
+        finally:
+            self.whole = self.whole or False
+            self._has_started.set()
+            self.messages.put(None)
+
+    def wait(self) -> Reply:
+        self._ended.result(DEADLINE)
+        return Reply(self.status, self.headers, self.body)
+
+    def close(self) -> None:
+        self._portal.call(self._has_left.set)
+        self._ended.result(DEADLINE)
+
+
+class App(Target, logging.Handler):
+    """An application, and the log of its package."""
+
+    def __init__(self, portal: BlockingPortal, app: HttpApp, port: int) -> None:
+        Target.__init__(self)
+        logging.Handler.__init__(self)
+        self.addFilter(ClientLineRateLimit())
+        self._portal, self._app = portal, app
+        self.port = port or next(_ports)
+        self.origin = f"http://127.0.0.1:{self.port}"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.log(f"{record.levelname}: {record.getMessage()}\n")
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, given: Sequence[tuple[str, str]], source: str
+    ) -> Response:
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in given]
+        if b"host" not in dict(headers):
+            headers.append((b"host", self.origin.removeprefix("http://").encode()))
+        if body is not None:
+            headers.append((b"content-length", str(len(body)).encode()))
+        raw, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": unquote(raw), "raw_path": raw.encode(),
+            "query_string": query.encode(), "headers": headers, "client": (source, 1),
+            "server": ("127.0.0.1", self.port), "scheme": "http", "root_path": "", "http_version": "1.1",
+            "asgi": {"version": "3.0"},
+        }  # fmt: skip
+        return Response(self._portal, self._app.front, scope, body or b"")
+
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: list[tuple[str, str]], source: str
     ) -> Reply:
-        """Send a request from this address; a header of None is left out."""
-        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
-        sent = [(name, value) for name, value in given if value is not None]
-        request = httpx2.Request(method, f"http://localhost{path}", headers=sent, content=body)
-        return self._portal.call(self._exchange, request, source)
+        reply = self._request(method, path, body, headers, source).wait()
+        return Reply(reply.status, reply.headers, b"") if method == "HEAD" else reply
 
-    async def _exchange(self, request: httpx2.Request, source: str) -> Reply:
-        transport = httpx2.ASGITransport(self._app, client=(source, 0))
-        response = await transport.handle_async_request(request)
-        headers = http.client.HTTPMessage()
-        for name, value in response.headers.multi_items():
-            headers[name] = value
-        return Reply(response.status_code, headers, await response.aread())
+    def open(self, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1") -> Response:
+        return self._request(method, "/mcp", body, [*headers.items()], source)
+
+    def end_streams(self) -> None:
+        """End all streams, as the shutdown does."""
+        self._portal.call(self._app.end_streams)
+
+
+@contextmanager
+def running(app: HttpApp, port: int = 0) -> Iterator[App]:
+    """Run an application in an event loop of its own, and record the log."""
+    with ExitStack() as stack:
+        stack.callback(_join_search)
+        portal = stack.enter_context(start_blocking_portal())
+        opened = App(portal, app, port)
+        APPS[opened.origin] = opened
+        stack.callback(APPS.pop, opened.origin)
+        logger = logging.getLogger("mcp_skills_server")
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.DEBUG)
+        stack.callback(logger.removeHandler, opened)
+        logger.addHandler(opened)
+        stack.enter_context(portal.wrap_async_context_manager(app.running()))
+        stack.callback(opened.end_streams)
+        yield opened
+
+
+@click.command(cls=Grouped)
+@optional_roots
+@takes(ServeOptions, *FEATURES)
+@click.pass_context
+def _build(context: click.Context, options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> Server:
+    return serve.make_server(context, roots, options, features)
 
 
 @contextmanager
 def app_serving(
-    *roots: Path, page: bool = False, grace_s: float = 86400, origins: tuple[str, ...] = (), **settings: object
+    *arguments: str | Path,
+    environment: Mapping[str, str] | None = None,
+    ready: bool = True,
+    gate: threading.Event | None = None,
 ) -> Iterator[App]:
-    """Serve and follow these roots, with the page or without; `settings` of `Settings`."""
+    """Do what `http_serving` does without a process; wait until the server is `ready`.
+
+    With a `gate` the first scan waits for this event, and the server is not ready.
+    """
+    load = Registry.load
+
+    def load_behind_gate(registry: Registry, *more: Any) -> None:
+        assert gate is None or gate.wait(DEADLINE)
+        load(registry, *more)
+
     with ExitStack() as stack:
-        registry = stack.enter_context(Registry(roots))
-        runtime, views, chosen = Runtime(registry), Views(registry), Settings(**settings)  # type: ignore[arg-type]
-        front = FrontSettings(make_policy("127.0.0.1", (), origins, ()))
-        attachment = Attachment(registry, chosen, Watcher(registry), runtime, views=views)
-        sessions = HttpSessions(partial(McpSession, attachment, era=eras.LEGACY), 1000, 1800)
-        parts: list[Part] = [
-            mcp_part(attachment, McpEndpoint(attachment, sessions, front.limits.concurrency, 1 << 20)),
-            publishing_part(views, front.policy, is_open=False, alone=False, grace_s=grace_s),
-            rpc_part(Methods(runtime, views=views), front.limits.rate, 1 << 20),
-        ]
-        if page:
-            parts.append(WebPage(runtime, chosen, views, PageSessions(front.policy, front.limits.quotas)).part())
-        app = make_app(parts, Probes(registry, views.is_admin), front, runtime.events)
-        stack.callback(_join_search)
-        portal = stack.enter_context(start_blocking_portal())
-        stack.enter_context(portal.wrap_async_context_manager(app.running()))
-        opened = App(portal, app.front)
-        wait_until(lambda: opened.send("GET", "/readyz").status == 200, "it was never ready")
-        if page:
-            wait_until(lambda: b"checking " not in opened.send("GET", "/ui/problems").body, "never checked")
-        yield opened
+        stack.enter_context(patch.object(Registry, "load", load_behind_gate))
+        stack.enter_context(patch.object(serve, "settle_after_load"))  # it would freeze the objects of all tests
+        with patch.dict(os.environ, environment or {}):
+            context = _build.make_context("serve", ["--transport", "http", "--port", "0", *map(str, arguments)])
+            server: Server = _build.invoke(stack.enter_context(context))
+        assert server.http is not None
+        for feature in server.features:
+            stack.callback(feature.stop)
+        stack.callback(server.opened.stop)
+        app = stack.enter_context(running(serve.make_http_app(server, server.http), server.options.port))
+        server.opened.start(server.options.first_load)
+        if ready and gate is None:
+            app.until_ready()
+            if "--ui" in arguments:
+                wait_until(lambda: b"checking " not in app.send("GET", "/ui/problems").body, "never checked")
+        yield app
+        if gate is not None:
+            gate.set()
+
+
+@contextmanager
+def local_page(*roots: Path, **settings: Any) -> Iterator[tuple[str, str]]:
+    """Do what `ui` does, and sign in. Yield the origin, for `fetch`, and the session cookie."""
+    secret = "made-up-one-time-secret"
+    registry = Registry(roots)
+    runtime, views, chosen = Runtime(registry), Views(registry), Settings(**settings)
+    front = FrontSettings(make_policy("127.0.0.1", (), (), ()))
+    secret_hash = hashlib.sha256(secret.encode()).digest()
+    page = WebPage(runtime, chosen, views, PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash))
+    attachment = Attachment(registry, chosen, Watcher(registry), runtime, views=views)
+    built = make_app([mcp_part(attachment), page.part()], Probes(registry, lambda _: False), front, runtime.events)
+    with running(built) as app:
+        app.until_ready()
+        reply = app.send("GET", f"/ui/enter?once={secret}")
+        cookie = (reply.headers["Set-Cookie"] or "").partition(";")[0]
+        wait_until(lambda: b"checking " not in app.send("GET", "/ui/problems", headers={"Cookie": cookie}).body)
+        yield app.origin, cookie
 
 
 def _join_search() -> None:

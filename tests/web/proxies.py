@@ -41,8 +41,6 @@ http {{
 
 
 class Proxy(Server):
-    """A proxy process, used by clients like a server."""
-
     def __init__(self, command: list[str], port: int, environment: Mapping[str, str]) -> None:
         self.port = port
         super().__init__(command, environment)
@@ -89,7 +87,6 @@ class HaProxy(Proxy):
         return next(row["status"] for row in rows if row["svname"] == name)
 
     def wait_for_state(self, name: str, state: str) -> None:
-        """Wait until a server has this state."""
         wait_until(lambda: self.state(name) == state, f"{name} is {self.state(name)}")
 
 
@@ -114,8 +111,6 @@ def proxy_variables(port: int, *replicas: int) -> dict[str, str]:
 
 
 class Nginx(Proxy):
-    """nginx with `deploy/nginx.conf.template`."""
-
     def __init__(self, folder: Path, *replicas: int, edits: Edits = ()) -> None:
         port = free_port()
         user = "" if os.geteuid() else "user root;"  # workers write into a private folder
@@ -127,7 +122,6 @@ class Nginx(Proxy):
 
 @contextmanager
 def running(proxy: Proxy) -> Iterator[Proxy]:
-    """Yield the proxy, and kill it at the end."""
     try:
         yield proxy
     finally:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from web.http_wire import HELLO, MODERN_META, HttpClient, Reply, http_serving
+from web.http_wire import HELLO, MODERN_META, HttpClient, Reply
 from web.http_wire import client as connected
+from web.in_process import app_serving
 from wire import FIXTURES, META, VERSIONS, Era
 
 OPTIONS: Final = ("--max-body", str(1 << 16))
@@ -146,7 +147,6 @@ def exchanges(client: HttpClient) -> Iterator[Exchange]:
 
 
 def recorded(reply: Reply) -> dict[str, Any]:
-    """Return what is recorded of an answer."""
     headers = {name: reply.headers[name] for name in HEADERS if name in reply.headers}
     if "Mcp-Session-Id" in headers:
         headers["Mcp-Session-Id"] = "present"
@@ -165,7 +165,7 @@ def recorded(reply: Reply) -> dict[str, Any]:
 def record() -> str:
     """Return the answers of a server of this code to all exchanges."""
     answers: dict[str, Any] = {}
-    with http_serving(FIXTURES, *OPTIONS) as server:
+    with app_serving(FIXTURES, *OPTIONS) as server:
         for era in ("legacy", "modern"):
             with connected(server, era) as client:
                 client.every_skill()
@@ -174,6 +174,5 @@ def record() -> str:
 
 
 def send(client: HttpClient, exchange: Exchange) -> Reply:
-    """Send an exchange and return the reply."""
     headers = {**client.headers(exchange.message), **exchange.headers}
     return client.server.send(exchange.method, body=exchange.body, headers=headers)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,19 +17,10 @@ from time import monotonic
 
 import pytest
 
+from mcp_skills_server.web import mcp
 from tables import each_row
-from web.http_wire import (
-    HELLO,
-    HttpClient,
-    Server,
-    Stream,
-    client,
-    exchange,
-    http_serving,
-    patched,
-    pinging,
-    startup_error,
-)
+from web.http_wire import HELLO, HttpClient, Server, Stream, client, exchange, http_serving, patched, startup_error
+from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, META, SLOW_LOAD, SOON, Era, write_skill
 
 SKILLS, RESOURCES, TOOLS, PROMPTS = (
@@ -39,7 +31,6 @@ UPDATED = "notifications/resources/updated"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A root with two skills."""
     for name in ("a", "b"):
         write_skill(tmp_path / name, references__guide_md="guide", zz_md="last")
     return tmp_path
@@ -62,7 +53,7 @@ def test_unknown_resource_is_not_found(http_client: HttpClient, uri: str) -> Non
 @pytest.mark.requirement("S76-13", "MCP-34", "MCP-35", "MCP-36", "MCP-39", "X-12")
 def test_each_client_is_notified_once_of_what_it_subscribed_to(folder: Path) -> None:
     updated_a, updated_b = (UPDATED, "skill://a/SKILL.md"), (UPDATED, "skill://b/zz.md")
-    with http_serving(folder) as server, ExitStack() as stack:
+    with app_serving(folder) as server, ExitStack() as stack:
 
         def connected(era: Era) -> HttpClient:
             return stack.enter_context(client(server, era))
@@ -89,7 +80,7 @@ def test_each_client_is_notified_once_of_what_it_subscribed_to(folder: Path) -> 
         assert lists_only.until(*RESOURCES) == [SKILLS, RESOURCES]
         without_stream.every_skill()
 
-        assert server.signal(signal.SIGTERM)[0] == 0
+        server.end_streams()
         for name, stream in streams.items():
             results = ["result" in message for message in stream.rest()]
             assert results == ([True] if name.startswith("modern") else []), name
@@ -101,7 +92,7 @@ def test_each_client_is_notified_once_of_what_it_subscribed_to(folder: Path) -> 
 
 
 def test_legacy_client_reopens_its_stream(folder: Path) -> None:
-    with http_serving(folder) as server, client(server, "legacy") as follower:
+    with app_serving(folder) as server, client(server, "legacy") as follower:
         follower.every_skill()
         stream = follower.follow()
         assert server.send("GET", headers=follower.headers()).status == 409  # one at a time
@@ -109,7 +100,7 @@ def test_legacy_client_reopens_its_stream(folder: Path) -> None:
         # The server notices the close after a moment. It stores no events to replay.
         headers = {**follower.headers(), "Last-Event-ID": "7"}
         end = monotonic() + DEADLINE
-        while (again := Stream(server, "GET", None, headers)).status == 409:
+        while (again := server.open("GET", None, headers)).status == 409:
             again.close()
             assert monotonic() < end
         assert again.status == 200
@@ -119,8 +110,9 @@ def test_legacy_client_reopens_its_stream(folder: Path) -> None:
 
 
 @pytest.mark.requirement("MCP-48")
-def test_streams_are_kept_alive_and_not_buffered(era: Era) -> None:
-    with http_serving(FIXTURES, command=pinging(0.05)) as server, client(server, era) as listener:
+def test_streams_are_kept_alive_and_not_buffered(era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp, "_PING_S", 0.05)
+    with app_serving(FIXTURES) as server, client(server, era) as listener:
         stream = listener.hear()
         assert stream.headers["X-Accel-Buffering"] == "no"
         assert "no-cache" in stream.headers["Cache-Control"]
@@ -149,10 +141,10 @@ def gate(tmp_path: Path) -> Path:
     return tmp_path / "gate"
 
 
-def test_server_is_not_ready_before_first_scan(gate: Path, era: Era) -> None:
-    command = [sys.executable, "-c", SLOW_LOAD, str(gate)]
+def test_server_is_not_ready_before_first_scan(era: Era) -> None:
+    gate = threading.Event()
     with (
-        http_serving(FIXTURES, "--ui", command=command) as server,
+        app_serving(FIXTURES, "--ui", gate=gate) as server,
         client(server, era, opened=False) as reader,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -163,21 +155,21 @@ def test_server_is_not_ready_before_first_scan(gate: Path, era: Era) -> None:
         page = server.send("GET", "/ui/")
         assert (page.status, page.headers["Refresh"]) == (503, "1")
         assert not result.done()
-        gate.write_text("go")
+        gate.set()
         assert result.result(DEADLINE)["skills"]
         assert server.send("GET", "/readyz").status == 200
 
 
-def test_request_that_the_end_cuts_off_gets_503_and_no_error_is_logged(gate: Path, era: Era) -> None:
+def test_request_that_the_end_cuts_off_gets_503_and_no_error_is_logged(gate: Path) -> None:
     command = [sys.executable, "-c", SLOW_LOAD, str(gate)]
     with (
         http_serving(FIXTURES, command=command) as server,
-        client(server, era, opened=False) as reader,
+        client(server, "modern") as reader,
+        client(server, "legacy") as legacy,
         ExitStack() as stack,
     ):
-        reader.open()
         index = b"GET /.well-known/agent-skills/index.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        requests = [reader.raw(reader.message("skills/list")), reader.raw(reader.message("resources/list")), index]
+        requests = [reader.raw(reader.message("skills/list")), legacy.raw(legacy.message("resources/list")), index]
         waiting = [stack.enter_context(server.connect()) for _ in requests]
         for connection, request in zip(waiting, requests, strict=True):
             connection.sendall(request)
@@ -196,7 +188,7 @@ def test_allowed_host_and_origin_are_served_with_cors_headers() -> None:
     allowed = {"Host": "mcp.example.com", "Origin": app}
     preflight = {"Access-Control-Request-Method": "HEAD", "Access-Control-Request-Headers": "mcp-method"}
     options = ["--allowed-host", "mcp.example.com", "--allowed-origin", app]
-    with http_serving(FIXTURES, *options) as server, client(server, "legacy", opened=False) as page:
+    with app_serving(FIXTURES, *options) as server, client(server, "legacy", opened=False) as page:
         reply = page.post(page.message("initialize", HELLO), allowed)
         assert reply.headers["Access-Control-Allow-Origin"] == app
         assert {"Mcp-Session-Id", "ETag"} <= {*reply.headers["Access-Control-Expose-Headers"].split(", ")}

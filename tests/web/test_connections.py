@@ -7,7 +7,6 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,8 +24,6 @@ MIB = 1 << 20
 
 
 class SlotTable:
-    """Slots with their connections, and the connections that were evicted."""
-
     def __init__(self, limit: int, spare: int = 2) -> None:
         self.evicted: list[Slot] = []
         self.slots = Slots(limit, spare)
@@ -263,31 +260,16 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 BODY = b"0\r\n\r\n" + PROBE[:-2] + b"Connection: close\r\n\r\n"
-"""An empty chunked body and another request, or a body of this length."""
-
-
-@each_row("version", [b"1.0", b"1.1"])
-@each_row("change_case", [bytes.lower, bytes.upper])
-def test_request_with_two_body_lengths_gets_one_400_and_is_closed(
-    server: Server, version: bytes, change_case: Callable[[bytes], bytes]
-) -> None:
-    length = change_case(b"content-length") + b": %d\r\n" % len(BODY)
-    encoding = change_case(b"transfer-encoding") + b": chunked\r\n"
-    start = b"POST /mcp HTTP/" + version + b"\r\nHost: localhost\r\n"
-    for headers in (length + encoding, encoding + length):
-        received = send_and_read_all(server, start + headers + b"\r\n" + BODY)
-        assert received.startswith(b"HTTP/1.1 400 ") and received.count(b"HTTP/1.1 ") == 1
-        assert b"alive" not in received and b"connection: close" in received.lower()
-    # A pipelined request is checked as well: the connection ends after the response to the first one.
-    second = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n" + length + encoding + b"\r\n" + BODY
-    received = send_and_read_all(server, PROBE + second)
-    assert received.startswith(b"HTTP/1.1 200 ") and received.endswith(b"alive\n")
-    assert received.count(b"HTTP/1.1 ") == 1
+"""An empty chunked body, and another request."""
 
 
 @each_row(
     "head",
     [
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n",
+        b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTRANSFER-ENCODING: chunked\r\nCONTENT-LENGTH: 5\r\n\r\n",
+        b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
         b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5, 5\r\n\r\n",
         b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\n",
@@ -315,7 +297,7 @@ def test_request_with_two_body_lengths_gets_one_400_and_is_closed(
 def test_ambiguous_or_malformed_head_gets_one_400_and_is_closed(server: Server, head: bytes) -> None:
     received = send_and_read_all(server, head + BODY)
     assert received.startswith(b"HTTP/1.1 400 ") and received.count(b"HTTP/1.1 ") == 1, received
-    assert b"alive" not in received
+    assert b"alive" not in received and b"connection: close" in received.lower()
     # After a request that is unanswered there is no answer out of order.
     received = send_and_read_all(server, PROBE + head + BODY)
     assert received.startswith(b"HTTP/1.1 200 ") and received.count(b"HTTP/1.1 ") == 1, received
@@ -379,12 +361,6 @@ def test_endless_header_or_trailer_is_cut_off(server: Server, start: bytes) -> N
         connection.sendall(start + b"a" * (20 * MIB))
 
 
-def test_transfer_encoding_in_http_1_0_is_refused(server: Server) -> None:
-    head = b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    received = send_and_read_all(server, head + BODY)
-    assert received.startswith(b"HTTP/1.1 400 ") and received.count(b"HTTP/1.1 ") == 1
-
-
 HEAD = (
     b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nContent-Type: application/json\r\n"
     b"Content-Length: 100\r\n\r\n"
@@ -435,7 +411,6 @@ def test_connection_survives_unused_bodies_of_4_mib(tmp_path: Path) -> None:
 
 
 def write_large_skill(root: Path) -> Path:
-    """Write a skill of ten files of 900 KB, and return its root."""
     parts = {f"references__part{number}_md": "y" * 900_000 for number in range(9)}
     write_skill(root / "large", body="x" * 900_000, **parts)
     return root

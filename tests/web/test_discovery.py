@@ -6,9 +6,10 @@ import hashlib
 import json
 import random
 import re
+import shutil
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,23 +18,15 @@ from urllib.parse import urlsplit
 import pytest
 
 import published
-from catalog.forest import load_registry, skill_md, write_files
+from catalog.forest import skill_md, write_files
 from dialects.build import skill
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG, CatalogSkill, catalog, server_card
-from mcp_skills_server.dialects.wellknown import DIRECTORY
 from mcp_skills_server.format import archive
 from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.web.discovery import Discovery
+from mcp_skills_server.web import discovery
 from tables import each_row
-from web.http_wire import (
-    Reply,
-    Server,
-    client,
-    http_serving,
-    patched,
-    wait_until,
-)
+from web.http_wire import Reply, Target, client, wait_until
 from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, write_skill
 
@@ -44,34 +37,39 @@ SITE = "http://localhost"
 FOLDERS = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
 
 
-def get(server: Server, path: str, **headers: str) -> Reply:
+def get(server: Target, path: str, **headers: str) -> Reply:
     """GET with headers: `if_none_match="..."` for If-None-Match."""
     given = [(name.replace("_", "-"), value) for name, value in headers.items()]
     return server.send("GET", path, headers=given)
 
 
-def get_json(server: Server, path: str, **headers: str) -> dict[str, Any]:
+def get_json(server: Target, path: str, **headers: str) -> dict[str, Any]:
     reply = get(server, path, **headers)
     assert reply.status == 200, reply
     return json.loads(reply.body)
 
 
-def entries(server: Server, **headers: str) -> list[dict[str, Any]]:
-    """Return the entries of the index."""
+def entries(server: Target, **headers: str) -> list[dict[str, Any]]:
     return get_json(server, INDEX, **headers)["skills"]
 
 
-def one_path_of_each_kind(server: Server) -> list[str]:
+def one_path_of_each_kind(server: Target) -> list[str]:
     """Return the paths of both indexes, of a file, and of one artifact of each suffix."""
     urls = {entry["url"].rpartition(".")[2]: entry["url"] for entry in entries(server)}
     return [INDEX, OLD_INDEX, OLD_SKILL, *urls.values()]
 
 
-def fetch_files(server: Server, entry: dict[str, Any]) -> archive.Files:
+def fetch_files(server: Target, entry: dict[str, Any]) -> archive.Files:
     """Fetch the artifact of an entry, verify its digest, and return its files."""
     raw = get(server, entry["url"]).body
     wellknown.verify_digest(raw, entry["digest"])
     return archive.unpack(raw) if entry["type"] == "archive" else {"SKILL.md": (raw, False)}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Target]:
+    with app_serving(FIXTURES) as started:
+        yield started
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def test_artifacts_match_their_listed_digests_while_files_are_edited(folder: Pat
             write_skill(folder / "lone", body=f"{number}\n" * 5_000)
             write_skill(folder / "more", notes_md=f"{number}\n" * 5_000)
 
-    with http_serving(folder, "--publish-only") as server:
+    with app_serving(folder, "--publish-only") as server:
         writer = threading.Thread(target=edit)
         writer.start()
         try:
@@ -111,7 +109,7 @@ def test_artifacts_match_their_listed_digests_while_files_are_edited(folder: Pat
 
 @pytest.mark.requirement("WK-1", "WK-6", "WK-7", "WK-9", "WK-10", "WK-13", "WK-14", "WK-15")
 @pytest.mark.requirement("WK-20", "WK-23", "WK-31", "X-18")
-def test_index_lists_every_fixture_and_artifacts_have_its_files(server: Server) -> None:
+def test_index_lists_every_fixture_and_artifacts_have_its_files(server: Target) -> None:
     reply = get(server, INDEX)
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
     index = wellknown.decode(reply.body, SITE + INDEX)
@@ -126,7 +124,7 @@ def test_index_lists_every_fixture_and_artifacts_have_its_files(server: Server) 
 
 
 @pytest.mark.requirement("WK1-1", "WK1-2", "WK1-3", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-18", "X-19")
-def test_discovery_0_1_index_and_files_are_served(server: Server) -> None:
+def test_discovery_0_1_index_and_files_are_served(server: Target) -> None:
     reply = get(server, OLD_INDEX)
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
     index = wellknown.decode(reply.body, SITE + OLD_INDEX)
@@ -140,7 +138,7 @@ def test_discovery_0_1_index_and_files_are_served(server: Server) -> None:
 
 
 @pytest.mark.requirement("WK-21", "WK-32", "WK-33", "WK-34", "X-22")
-def test_content_types_are_exact_and_nothing_is_compressed(server: Server) -> None:
+def test_content_types_are_exact_and_nothing_is_compressed(server: Target) -> None:
     types: dict[str, str] = {}
     for path in one_path_of_each_kind(server):
         reply = server.send("GET", path, headers={"Accept-Encoding": "gzip, br"})
@@ -168,21 +166,21 @@ def test_content_types_are_exact_and_nothing_is_compressed(server: Server) -> No
         "skills/plain-english/SKILL.md%00", "skills/plain-english/%ff", "skillsets/index.json",
     ],
 )  # fmt: skip
-def test_unknown_path_is_not_found(server: Server, path: str) -> None:
+def test_unknown_path_is_not_found(server: Target, path: str) -> None:
     assert get(server, OLD_INDEX).status == 200
     assert get(server, f"/.well-known/{path}").status == 404
 
 
 @pytest.mark.requirement("WK-35", "WK1-11")
 @each_row("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_other_methods_are_refused_with_allowed_ones(server: Server, method: str) -> None:
+def test_other_methods_are_refused_with_allowed_ones(server: Target, method: str) -> None:
     for path in (INDEX, OLD_INDEX, entries(server)[0]["url"]):
         reply = server.send(method, path, body=b"")
         assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
 
 
 @pytest.mark.requirement("WK-35", "WK-37", "X-21", "WK1-11")
-def test_responses_have_etag_and_max_age_and_head_equals_get(server: Server) -> None:
+def test_responses_have_etag_and_max_age_and_head_equals_get(server: Target) -> None:
     for path in one_path_of_each_kind(server):
         whole, head = get(server, path), server.send("HEAD", path)
         assert (head.status, head.body) == (200, b"")
@@ -209,7 +207,7 @@ def test_responses_have_etag_and_max_age_and_head_equals_get(server: Server) -> 
     assert (missing.status, missing.body, missing.headers["Cache-Control"]) == (404, b"", "no-store")
 
 
-def test_byte_ranges_are_sent(server: Server) -> None:
+def test_byte_ranges_are_sent(server: Target) -> None:
     for path in one_path_of_each_kind(server):
         whole = get(server, path)
         size, tag = len(whole.body), whole.headers["ETag"]
@@ -254,7 +252,7 @@ def test_large_artifact_is_sent_whole_and_by_range(tmp_path: Path) -> None:
 
 
 def test_replaced_artifact_is_gone_without_grace(folder: Path) -> None:
-    with app_serving(folder, grace_s=0) as server:
+    with app_serving(folder, "--publish-grace", "0") as server:
         assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"
         old = entries(server)
         (folder / "more" / "notes.md").write_bytes(b"other")
@@ -263,29 +261,39 @@ def test_replaced_artifact_is_gone_without_grace(folder: Path) -> None:
         assert get(server, old[0]["url"]).status == 200
 
 
+def test_artifact_of_removed_skill_is_audited_by_the_name_in_its_url(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    audit = tmp_path_factory.mktemp("audit") / "log"
+    with app_serving(folder, "--audit-log", audit) as server:
+        listed = entries(server)[0]
+        shutil.rmtree(folder / "lone")
+        wait_until(lambda: len(entries(server)) == 1)
+        assert get(server, listed["url"]).status == 200
+    records = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [record["skill"] for record in records] == ["lone"]
+
+
 def test_artifact_listed_before_restart_is_served(folder: Path) -> None:
-    with http_serving(folder) as server:
+    with app_serving(folder) as server:
         entry = entries(server)[1]
-    with http_serving(folder) as server:
+    with app_serving(folder) as server:
         fetch_files(server, entry)
 
 
-ENDLESS_EDITION = """
-import threading
-from mcp_skills_server.publish.publication import Publication
-from mcp_skills_server.web import discovery
-discovery._TIMEOUT_S = 0.2
-Publication.edition = lambda self: threading.Event().wait()
-"""
-
-
-def test_index_that_is_not_ready_in_time_causes_503_with_retry_after(folder: Path) -> None:
-    with http_serving(folder, command=patched(ENDLESS_EDITION)) as server:
+def test_index_that_is_not_ready_in_time_causes_503_with_retry_after(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(discovery, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(Publication, "edition", lambda _: ended.wait(DEADLINE))
+    with app_serving(folder) as server:
         for path in (INDEX, OLD_INDEX):
             reply = get(server, path)
             assert (reply.status, reply.headers["Retry-After"]) == (503, "2")
             assert "not ready" in reply.body.decode()
         assert get(server, "/healthz").status == 200
+        ended.set()
 
 
 @pytest.mark.requirement("X-2")
@@ -293,7 +301,7 @@ def test_unpublished_skills_are_logged_once_with_reason(tmp_path: Path) -> None:
     write_skill(tmp_path / "x" / "twin")
     write_skill(tmp_path / "y" / "twin", body="# Another thing\n")
     write_skill(tmp_path / "other", name="another")
-    with http_serving(tmp_path) as server:
+    with app_serving(tmp_path) as server:
         for _ in range(3):
             assert entries(server) == []
         write_skill(tmp_path / "new")
@@ -304,44 +312,31 @@ def test_unpublished_skills_are_logged_once_with_reason(tmp_path: Path) -> None:
         assert server.stderr.count(": not published: ") == 3
 
 
-@each_row(
-    ("count", "last"),
-    [(20, "s19: not published: "), (21, "and 1 more skills are not published")],
-)
-def test_at_most_twenty_unpublished_skills_are_logged_and_again_after_a_fix(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, last: str
-) -> None:
-    files = {f"s{number:02}/SKILL.md": skill_md("x") for number in range(count)}
-    publication = Publication(load_registry(write_files(tmp_path, files)))
-    endpoint, edition = Discovery(publication, set(), is_public=True), publication.edition()
-    fixed = replace(edition, left_out=(), left_out_0_1=())
-    for each in (edition, edition, fixed, edition):
-        endpoint._log_left_out(each)
-    assert caplog.messages[:count] == caplog.messages[count:]
-    assert caplog.messages[-1].startswith(last)
-    # The event of a skill that is not published has its name from the URL.
-    assert endpoint._skill_path(f"{DIRECTORY}gone/{'0' * 64}/SKILL.md") == "gone"
+def test_at_most_twenty_unpublished_skills_are_logged(tmp_path: Path) -> None:
+    write_files(tmp_path, {f"s{number:02}/SKILL.md": skill_md("x") for number in range(21)})
+    with app_serving(tmp_path) as server:
+        assert entries(server) == []
+        server.wait_for_log("and 1 more skills are not published")
+        assert server.stderr.count(": not published: ") == 20
 
 
 def test_mcp_and_discovery_are_served_together_or_alone(folder: Path) -> None:
-    with http_serving(folder) as server, client(server, "modern") as reader:
+    with app_serving(folder) as server, client(server, "modern") as reader:
         assert len(reader.every_skill()) == len(entries(server)) == 2
-    with http_serving(folder, "--no-publish") as server:
+    with app_serving(folder, "--no-publish") as server:
         for path in (INDEX, OLD_INDEX, CARD, CATALOG, ARD):
             assert get(server, path).status == 404, path
-    with http_serving(folder, "--publish-only") as server:
+    with app_serving(folder, "--publish-only") as server:
         assert len(entries(server)) == 2
         assert server.send("POST", "/mcp", body=b"{}").status == 404
         assert get(server, "/readyz").status == 200
         write_skill(folder / "third")
         wait_until(lambda: len(entries(server)) == 3)
-    with http_serving(folder, "--publish-only", "--no-watch") as server:
-        assert len(entries(server)) == 3
 
 
 @pytest.mark.requirement("WK-38", "X-21")
 def test_published_documents_may_be_read_from_any_allowed_origin(folder: Path) -> None:
-    with app_serving(folder, origins=("*",)) as server:
+    with app_serving(folder, "--allowed-origin", "*") as server:
         for headers in ({}, {"Origin": "https://any.example"}):
             reply = get(server, INDEX, **headers)
             assert reply.headers.get_all("Access-Control-Allow-Origin") == ["*"]
@@ -356,7 +351,7 @@ def test_html_file_is_sandboxed_by_content_security_policy(folder: Path) -> None
         assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
 
 
-def test_server_card_names_endpoint_but_no_skill(server: Server) -> None:
+def test_server_card_names_endpoint_but_no_skill(server: Target) -> None:
     reply = get(server, CARD)
     card, headers = json.loads(reply.body), reply.headers
     assert headers["Content-Type"] == "application/mcp-server-card+json"
@@ -374,7 +369,7 @@ def test_server_card_names_endpoint_but_no_skill(server: Server) -> None:
         assert get(server, CARD, if_none_match=tags).status == status, tags
 
 
-def test_ai_catalog_links_card_index_and_each_skill(server: Server) -> None:
+def test_ai_catalog_links_card_index_and_each_skill(server: Target) -> None:
     reply = get(server, CATALOG)
     document = json.loads(reply.body)
     entries = document["entries"]
@@ -404,7 +399,25 @@ def test_ard_adds_queries_of_trigger_sets_to_catalog_entries(tmp_path: Path) -> 
             queries[name] = entry.pop("representativeQueries", None)
         assert queries["several"] == [f"Please do {number}" for number in (0, 1, 3, 4, 5)]
         assert queries["plain"] is queries["once"] is None
-        assert document["entries"] == get_json(server, CATALOG)["entries"]
+        in_catalog = get_json(server, CATALOG)["entries"]
+        assert all("displayName" in entry for entry in document["entries"])
+        for entry, less in zip(document["entries"], in_catalog, strict=True):
+            assert less.items() <= entry.items()
+
+
+def test_catalog_refers_to_the_published_signature_of_a_skill(tmp_path: Path) -> None:
+    write_skill(tmp_path / "plain", notes_md="notes")
+    write_skill(tmp_path / "signed")
+    (tmp_path / "signed" / "skill.oms.sig").write_bytes(b"{}")
+    with app_serving(tmp_path) as server:
+        document = get_json(server, CATALOG)
+        assert published.faults(published.AI_CATALOG, document) == []
+        (signed,) = (entry for entry in document["entries"] if "trustManifests" in entry)
+        assert signed["identifier"].endswith(":skill:signed")
+        (attestation,) = signed["trustManifests"][0]["attestations"]
+        reply = get(server, urlsplit(attestation["uri"]).path)
+        assert (reply.body, attestation["size"]) == (b"{}", 2)
+        assert attestation["digest"] == "sha256:" + hashlib.sha256(b"{}").hexdigest()
 
 
 def test_card_name_is_derived_from_host() -> None:

@@ -175,7 +175,6 @@ async def send_principal(scope: Any, _receive: Any, send: Any) -> None:
 
 
 def front_of(app: Any, policy: Policy, events: Events | None = None) -> Front:
-    """Return a front before this application."""
     return Front(app, FrontSettings(policy), events or Events(), Drain(0))
 
 
@@ -207,7 +206,6 @@ def messages(
 
 
 def status_of(policy: Policy, *headers: tuple[str, str], **options: Any) -> int:
-    """Return the status of the response to a request; 200 if it was passed on."""
     return messages(policy, *headers, **options)[0]["status"]
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
-from web.http_wire import HttpClient, Server, bearer_header, client, http_serving, startup_error, token_file
+from web.http_wire import HttpClient, Target, bearer_header, client, http_serving, startup_error, token_file
+from web.in_process import app_serving
 from wire import Era, write_skill
 
 ANN, BOB = "anns-made-up-token-0123456789", "bobs-made-up-token-0123456789"
@@ -41,7 +42,6 @@ def configure(folder: Path, grants: str) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with three skills and the tokens of Ann and Bob."""
     for path in ("finance/refunds", "finance/tax", "tea"):
         write_skill(tmp_path / "skills" / path, scripts__run_py="print(7)\n")
     token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
@@ -49,20 +49,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def clients_of_ann_and_bob(server: Server, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
-    """Yield a client of Ann and one of Bob."""
+def clients_of_ann_and_bob(server: Target, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
     with client(server, era, token=ANN) as ann, client(server, era, token=BOB) as bob:
         yield ann, bob
 
 
 def names(reader: HttpClient) -> list[str]:
-    """Return the names of the skills in the client's list of prompts."""
     return [each["name"] for each in reader.request("prompts/list")["prompts"]]
 
 
 def test_principal_sees_and_is_notified_of_granted_skills_only(folder: Path, era: Era) -> None:
     config = configure(folder, GRANTS)
-    with http_serving("--config", config) as server, clients_of_ann_and_bob(server, era) as (ann, bob):
+    with app_serving("--config", config) as server, clients_of_ann_and_bob(server, era) as (ann, bob):
         assert names(ann) == ["refunds", "tax"]
         assert names(bob) == ["tea"]
         of_ann, of_bob = ann.hear("skill://finance/tax/SKILL.md"), bob.hear()
@@ -161,7 +159,7 @@ def test_published_documents_require_token_and_apply_grants(folder: Path) -> Non
     path = DIRECTORY + INDEX
     config = configure(folder, GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["open"]\n')
     write_skill(folder / "skills" / "open")
-    with http_serving("--config", config) as server:
+    with app_serving("--config", config) as server:
         index = server.send("GET", path, headers=bearer_header(ANN))
         urls = {each["name"]: each["url"] for each in json.loads(index.body)["skills"]}
         assert [*urls] == ["open", "refunds", "tax"]
@@ -179,7 +177,7 @@ def test_published_documents_require_token_and_apply_grants(folder: Path) -> Non
             assert b":skill:tea" in body and b"tax" not in body
         skills = server.rpc("list_skills", token=BOB)["result"]["skills"]
         assert [each["name"] for each in skills] == ["open", "skills.protocol.guide", "tea"]
-    with http_serving("--config", config, "--publish-open") as server:
+    with app_serving("--config", config, "--publish-open") as server:
         index = server.send("GET", path)
         assert [each["name"] for each in json.loads(index.body)["skills"]] == ["open"]
         assert "public" in index.headers["Cache-Control"]
@@ -195,5 +193,5 @@ def test_grant_or_quota_of_principal_requires_authentication(folder: Path) -> No
     config.write_text("roots = ['skills']\n[[quota]]\nruns = 1\n[[quota]]\nwho = ['group:ci']\nruns = 2\n")
     assert "c.toml:4: quota.who: no client can prove who it is; give token-file" in startup_error("--config", config)
     config.write_text("roots = ['skills']\n[[grant]]\nwho = ['*']\nskills = ['tea']\n")
-    with http_serving("--config", config) as server, client(server, "modern") as anonymous:
+    with app_serving("--config", config) as server, client(server, "modern") as anonymous:
         assert names(anonymous) == ["tea"]

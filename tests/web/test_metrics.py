@@ -27,7 +27,7 @@ from web.http_wire import (
     token_file,
     wait_until,
 )
-from web.ui.serving import page_serving
+from web.in_process import app_serving
 from wire import DEADLINE, write_skill
 
 SECRET = "0123456789abcdef-secret"
@@ -35,12 +35,11 @@ SECRET = "0123456789abcdef-secret"
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    """The metrics of a server after some requests."""
     write_skill(tmp_path / "a", notes_md="other")
     write_skill(tmp_path / "b", name="torn", description='"')
     tokens = {"MCP_SKILLS_TOKENS": f"ops={SECRET}"}
     with (
-        http_serving(tmp_path, "--metrics", environment=tokens) as server,
+        app_serving(tmp_path, "--metrics", environment=tokens) as server,
         client(server, "modern", token=SECRET) as reader,
     ):
         reader.request("skills/list")
@@ -101,7 +100,6 @@ def test_metrics_have_own_address_and_host_check(tmp_path: Path) -> None:
 
 
 def at(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
-    """Return the status and the body of a GET at a probe address."""
     with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
         connection.request("GET", path, headers={"Host": host})
         response = connection.getresponse()
@@ -228,7 +226,7 @@ def test_page_view_is_log_line_with_skill_but_without_query(tmp_path: Path) -> N
         ("history/acme/refunds?secret", "GET /ui/history of acme/refunds: ok in "),
         ("sources?secret", "GET /ui/sources: ok in "),
     ]
-    with page_serving(tmp_path, "--log-level", "info") as server:
+    with app_serving(tmp_path, "--ui") as server:
         for path, _ in views:
             server.send("GET", f"/ui/{path}")
         server.wait_for_log("GET /ui/sources")

@@ -22,7 +22,7 @@ OURS = {
 }  # fmt: skip
 
 
-@pytest.mark.requirement("MCP-3", "MCP-41", "MCP-42", "MCP-43")
+@pytest.mark.requirement("MCP-3", "MCP-42", "MCP-43")
 def test_names_equal_those_of_the_sdk() -> None:
     assert (*HANDSHAKE_PROTOCOL_VERSIONS,) == eras.LEGACY_VERSIONS
     assert (*MODERN_PROTOCOL_VERSIONS,) == eras.MODERN_VERSIONS

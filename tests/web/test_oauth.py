@@ -34,7 +34,19 @@ from ports import free_port
 from sources.publishers import Publisher, endless, redirect, respond_with
 from tables import each_row
 from web.authorization_server import authorization_server
-from web.http_wire import HELLO, MCP_HEADERS, Reply, Server, bearer_header, client, http_serving, token_file, wait_until
+from web.http_wire import (
+    HELLO,
+    MCP_HEADERS,
+    Reply,
+    Server,
+    Target,
+    bearer_header,
+    client,
+    http_serving,
+    token_file,
+    wait_until,
+)
+from web.in_process import app_serving
 from wire import DEADLINE, serving, write_skill
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -43,8 +55,13 @@ FILE_TOKEN = "a-made-up-token-0123456789"
 
 @contextmanager
 def oauth_server(
-    folder: Path, issuer: str, *options: str | Path, more: str = "", audience: str | None = None
-) -> Iterator[Server]:
+    folder: Path,
+    issuer: str,
+    *options: str | Path,
+    more: str = "",
+    audience: str | None = None,
+    serving: Any = app_serving,
+) -> Iterator[Any]:
     """Run a server that accepts the tokens of this issuer, by default for its own URL."""
     port = free_port()
     write_skill(folder / "skills" / "one")
@@ -52,18 +69,16 @@ def oauth_server(
     audience = audience or mcp_url(port)
     oauth_table = f"[oauth]\nissuer = '{issuer}'\naudience = '{audience}'\n{more}\n"
     file.write_text(f"roots = ['skills']\n{oauth_table}")
-    with http_serving("--config", file, "--port", str(port), *options) as server:
+    with serving("--config", file, "--port", str(port), *options) as server:
         yield server
 
 
 def mcp_url(port: int) -> str:
-    """Return the MCP URL of a server on loopback."""
     return f"http://127.0.0.1:{port}/mcp"
 
 
 @pytest.fixture
 def issuer() -> Iterator[Publisher]:
-    """An issuer that serves its metadata and its keys."""
     with Publisher() as site:
         metadata = {"issuer": site.url, "jwks_uri": f"{site.url}/keys"}
         site.routes["/.well-known/openid-configuration"] = respond_with(json.dumps(metadata).encode())
@@ -71,18 +86,17 @@ def issuer() -> Iterator[Publisher]:
         yield site
 
 
-def valid_token(server: Server, issuer: Publisher, **more: Any) -> str:
+def valid_token(server: Target, issuer: Publisher, **more: Any) -> str:
     return signed(claims(**{"iss": issuer.url, "aud": mcp_url(server.port), **more}))
 
 
-def initialize(server: Server, token: str | None, path: str = "/mcp") -> Reply:
+def initialize(server: Target, token: str | None, path: str = "/mcp") -> Reply:
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
     headers = MCP_HEADERS if token is None else MCP_HEADERS | bearer_header(token)
     return server.send(path=path, body=json.dumps(body).encode(), headers=headers)
 
 
 def challenge(reply: Reply) -> dict[str, str]:
-    """Return the parameters of the WWW-Authenticate header."""
     (header,) = reply.headers.get_all("WWW-Authenticate")
     scheme, _, rest = header.partition(" ")
     assert scheme == "Bearer"
@@ -91,8 +105,6 @@ def challenge(reply: Reply) -> dict[str, str]:
 
 
 class TokenStorage:
-    """Storage of the SDK's client, in memory."""
-
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None
         self.client: OAuthClientInformationFull | None = None
@@ -143,7 +155,7 @@ def test_sdk_client_signs_in_from_challenge(tmp_path: Path, mode: Any) -> None:
     scopes = "scopes = ['skills:read']"
     with (
         authorization_server() as login,
-        oauth_server(tmp_path, login.url, "--log-level", "debug", more=scopes) as server,
+        oauth_server(tmp_path, login.url, "--log-level", "debug", more=scopes, serving=http_serving) as server,
     ):
         assert anyio.run(work, server) == ["one"]
         server.wait_for_log("authenticated as ann")

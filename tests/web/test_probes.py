@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 from sources.publishers import INDEX, Publisher, index_of, respond_with
-from web.http_wire import Server, bearer_header, client, http_serving, wait_until
+from web.http_wire import Target, bearer_header, client, wait_until
+from web.in_process import app_serving
 from wire import write_skill
 
+serving = partial(app_serving, ready=False)
 TOKEN = "made-up-token-of-alpha-000001"
 
 
@@ -18,14 +21,13 @@ def site_options(tmp_path: Path) -> list[str]:
     return ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
 
 
-def probe(server: Server, path: str = "/readyz", token: str | None = None) -> tuple[int, list[str]]:
-    """Return the status of a probe and the lines of its body."""
+def probe(server: Target, path: str = "/readyz", token: str | None = None) -> tuple[int, list[str]]:
     headers = {} if token is None else bearer_header(token)
     reply = server.send("GET", path, headers=headers)
     return reply.status, reply.body.decode().splitlines()
 
 
-def wait_for_scan(server: Server) -> None:
+def wait_for_scan(server: Target) -> None:
     """Wait for the end of the first scan, which comes a moment after its line in the log."""
     wait_until(lambda: "first scan" not in probe(server)[1][0])
 
@@ -35,7 +37,7 @@ def test_site_that_never_responded_makes_server_not_ready(tmp_path: Path) -> Non
     with Publisher() as publisher:
         publisher.routes[INDEX] = respond_with(b"", 503)
         site = f"{publisher.url}{INDEX}"
-        with http_serving(f"{site}?key=very-secret", tmp_path / "local", *site_options(tmp_path)) as server:
+        with serving(f"{site}?key=very-secret", tmp_path / "local", *site_options(tmp_path)) as server:
             server.wait_for_log("there is no copy of it yet")
             wait_for_scan(server)
             status, lines = probe(server)
@@ -44,13 +46,13 @@ def test_site_that_never_responded_makes_server_not_ready(tmp_path: Path) -> Non
             assert server.send("GET", "/healthz").status == 200
             assert probe(server, "/readyz?verbose") == (503, [lines[0], f"{tmp_path}/local: read", lines[0]])
             assert "very-secret" not in server.stderr + lines[0]
-        with http_serving(publisher.url, site, *site_options(tmp_path)) as server:
+        with serving(publisher.url, site, *site_options(tmp_path)) as server:
             wait_for_scan(server)
             status, (line,) = probe(server)
             assert status == 503 and line.startswith(f"{publisher.url}: ")
             assert line.endswith(" (and 1 more; see /readyz?verbose)")
         publisher.routes[INDEX] = respond_with(index_of([]))  # an empty index is a response
-        with http_serving(publisher.url, *site_options(tmp_path)) as server:
+        with serving(publisher.url, *site_options(tmp_path)) as server:
             server.until_ready()
 
 
@@ -61,7 +63,7 @@ def test_failing_roots_of_each_kind_are_named_and_counted(tmp_path: Path) -> Non
         shutil.make_archive(str(tmp_path / name), "zip", tmp_path / name)
     roots = [tmp_path / each for each in ("gone", "closed", "vanished.zip", "cut.zip")]
     options = ("--metrics", "--reconcile", "1")
-    with http_serving(*roots, *options) as server, client(server, "modern") as reader:
+    with serving(*roots, *options) as server, client(server, "modern") as reader:
 
         def failing() -> int:
             metrics = server.send("GET", "/metrics").body.decode()
@@ -87,7 +89,7 @@ def test_failing_roots_of_each_kind_are_named_and_counted(tmp_path: Path) -> Non
 
 def test_server_without_skills_is_not_ready_unless_allowed(tmp_path: Path) -> None:
     (tmp_path / "volume").mkdir()
-    with http_serving(tmp_path / "volume") as server:
+    with serving(tmp_path / "volume") as server:
         wait_for_scan(server)
         status, lines = probe(server)
         assert status == 503 and "no root has a skill" in lines[0] and "--allow-empty" in lines[0]
@@ -97,7 +99,7 @@ def test_server_without_skills_is_not_ready_unless_allowed(tmp_path: Path) -> No
         shutil.rmtree(tmp_path / "volume" / "a")
         server.wait_for_log("skill a: removed")
         assert probe(server)[0] == 200  # a restart would not help
-    with http_serving(tmp_path / "volume", "--allow-empty") as server:
+    with serving(tmp_path / "volume", "--allow-empty") as server:
         server.until_ready()
 
 
@@ -105,14 +107,14 @@ def test_site_is_ready_once_fetched_and_later_by_cached_copy(tmp_path: Path) -> 
     with Publisher() as publisher:
         publisher.add("alpha")
         arguments = (publisher.url, *site_options(tmp_path))
-        with http_serving(*arguments) as server, client(server, "modern") as reader:
+        with serving(*arguments) as server, client(server, "modern") as reader:
             server.until_ready()
             assert [skill["frontmatter"]["name"] for skill in reader.every_skill()] == ["alpha"]
             status, (first, line) = probe(server, "/readyz?verbose")
             assert (status, first) == (200, "ready")
             assert re.fullmatch(re.escape(publisher.url) + ": fetched, revision [0-9a-f]{64}", line)
         publisher.routes[INDEX] = respond_with(b"", 503)
-        with http_serving(publisher.url, *site_options(tmp_path)) as server:
+        with serving(publisher.url, *site_options(tmp_path)) as server:
             wait_for_scan(server)
             server.wait_for_log("serving the last copy")
             status, lines = probe(server, "/readyz?verbose")
@@ -132,7 +134,7 @@ def test_locations_of_sources_are_shown_to_operators_only(tmp_path: Path) -> Non
         publisher.routes[INDEX] = respond_with(b"", 503)
         roots = (publisher.url, tmp_path / "skills")
         options = ("--config", config, *site_options(tmp_path))
-        with http_serving(*roots, *options, environment=tokens) as server:
+        with serving(*roots, *options, environment=tokens) as server:
             server.wait_for_log("there is no copy of it yet")
             wait_for_scan(server)
             anonymous = probe(server)[1]
@@ -145,7 +147,7 @@ def test_locations_of_sources_are_shown_to_operators_only(tmp_path: Path) -> Non
             assert alpha == [*anonymous, "2 roots, 1 of them failing"]
             assert f"{tmp_path}/skills: read" in probe(server, "/readyz?verbose", f"{TOKEN}-of-ops")[1]
         # Without grants every principal is an operator.
-        with http_serving(*roots, *site_options(tmp_path), environment=tokens) as server:
+        with serving(*roots, *site_options(tmp_path), environment=tokens) as server:
             wait_for_scan(server)
             assert probe(server)[1] == anonymous
             assert f"{tmp_path}/skills: read" in probe(server, "/readyz?verbose", TOKEN)[1]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
-from web.http_wire import HttpClient, Server, http_serving
+from web.http_wire import HttpClient, Target
+from web.in_process import app_serving
 from wire import FIXTURES, ROOT, serving
 
 PAGE = ROOT / "docs" / "protocols.md"
@@ -19,7 +20,7 @@ _MAX_LENGTH = 72
 
 def examples() -> Iterator[tuple[str, Any]]:
     """Yield the name of each block, and the response of its protocol about one skill."""
-    with http_serving(SKILL) as server:
+    with app_serving(SKILL) as server:
         yield from _mcp(server)
         yield "discovery.index", json.loads(server.send("GET", DIRECTORY + INDEX).body)
         yield "skills-protocol.list", server.rpc("list_skills", detail="summary")
@@ -28,7 +29,7 @@ def examples() -> Iterator[tuple[str, Any]]:
         yield "sep-2076.get", wire.request("skills/get", {"name": "csv-profiling"})
 
 
-def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
+def _mcp(server: Target) -> Iterator[tuple[str, Any]]:
     declared = HttpClient(server, "modern", extension=True)
     yield "sep-2640.list", declared.request("skills/list")
     plain = HttpClient(server, "modern")
@@ -50,7 +51,6 @@ def shortened(value: Any) -> Any:
 
 
 def page(text: str) -> str:
-    """Return the page with current examples."""
     blocks: dict[str, str] = {}
     for name, value in examples():
         blocks[name] = json.dumps(shortened(value), indent=2, ensure_ascii=False) + "\n"

@@ -6,7 +6,6 @@ import hashlib
 import http.client
 import json
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -17,7 +16,8 @@ import pytest
 
 from ports import free_port
 from tables import each_row
-from web.http_wire import HttpClient, Server, Stream, bearer_header, client, http_serving, pinging, wait_until
+from web.http_wire import HttpClient, Server, Stream, Target, bearer_header, client, http_serving, pinging, wait_until
+from web.in_process import app_serving
 from web.proxies import SPREAD, Edits, HaProxy, Nginx, Proxy, running
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
@@ -28,8 +28,6 @@ INDEX = "/.well-known/agent-skills/index.json"
 
 
 class ForwardedClient(HttpClient):
-    """A client that sends the headers of a proxy."""
-
     forwarded_for = ""
 
     def headers(self, message: Any = None) -> dict[str, str]:
@@ -40,7 +38,7 @@ class ForwardedClient(HttpClient):
 
 @contextmanager
 def forwarded_client(
-    server: Server, address: str, era: Era = "modern", source: str = "127.0.0.1"
+    server: Target, address: str, era: Era = "modern", source: str = "127.0.0.1"
 ) -> Iterator[HttpClient]:
     """Yield a client whose requests a proxy at `source` forwards for `address`."""
     with closing(ForwardedClient(server, era, source=source)) as opened:
@@ -50,9 +48,9 @@ def forwarded_client(
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[Target]:
     """A server that trusts a proxy on loopback, for tests that change nothing."""
-    with http_serving(FIXTURES, *TRUSTING) as started:
+    with app_serving(FIXTURES, *TRUSTING) as started:
         yield started
 
 
@@ -70,10 +68,9 @@ def test_clients_behind_one_proxy_have_separate_connection_shares() -> None:
         assert all(stream.whole is None for stream in streams)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 def test_untrusted_client_counts_for_its_own_address() -> None:
     options = ("--max-sessions", "4", "--trusted-proxy", "127.0.0.2")
-    with http_serving(FIXTURES, *options) as server, ExitStack() as stack:
+    with app_serving(FIXTURES, *options) as server, ExitStack() as stack:
         other = stack.enter_context(forwarded_client(server, "6.6.6.6", "legacy", "127.0.0.3"))
         for number in range(20):
             stack.enter_context(forwarded_client(server, f"203.0.113.{number}", "legacy"))
@@ -82,7 +79,7 @@ def test_untrusted_client_counts_for_its_own_address() -> None:
 
 def test_forwarded_host_does_not_replace_host() -> None:
     allowed, foreign = "skills.example", "evil.example"
-    with http_serving(FIXTURES, "--allowed-host", allowed, *TRUSTING) as server:
+    with app_serving(FIXTURES, "--allowed-host", allowed, *TRUSTING) as server:
         for host, other, status in ((allowed, foreign, 200), (foreign, allowed, 403)):
             headers = {"Host": host, "X-Forwarded-Host": other, "Forwarded": f"host={other}"}
             assert server.send("GET", INDEX, headers=headers).status == status
@@ -95,9 +92,8 @@ def test_endpoints_answer_with_and_without_root_path(root: str) -> None:
     preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     options = ("--root-path", root, "--publish-open", "--allowed-origin", origin)
     tokens = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}
-    with http_serving(FIXTURES, *options, environment=tokens) as server:
+    with app_serving(FIXTURES, *options, environment=tokens) as server:
         indexes: list[bytes] = []
-        server.until_ready()
         for before in (prefix, ""):
             for path in ("/healthz", "/readyz"):
                 assert server.send("GET", before + path).status == 200
@@ -128,7 +124,7 @@ def test_endpoints_answer_with_and_without_root_path(root: str) -> None:
     ],
 )  # fmt: skip
 def test_trailing_slash_redirects_to_no_other_host(
-    server: Server, path: str, status: int, location: str | None
+    server: Target, path: str, status: int, location: str | None
 ) -> None:
     for headers in ({}, {"X-Forwarded-Prefix": "//evil.example"}):
         reply = server.send("POST", path, b"{}", headers=headers)
@@ -179,7 +175,6 @@ def proxied_server(
     edits: Edits = (),
     command: list[str] | None = None,
 ) -> Iterator[Proxy]:
-    """Run a proxy in front of a server of one skill."""
     skills, files = folder / "skills", folder / "proxy"
     write_skill(skills / "a", guide_md="guide")
     files.mkdir()
@@ -216,7 +211,7 @@ def test_closed_stream_frees_its_slot_behind_proxy(proxy_class: Callable[..., Pr
             request = ("GET", None, listener.headers())
         with suppress(http.client.RemoteDisconnected):  # the proxy reused a closed connection
             if listener.post(listener.message("skills/list")).status == 200:
-                streams.append(Stream(proxy, *request))
+                streams.append(proxy.open(*request))
                 if streams[-1].status == 200:
                     return True
                 streams[-1].close()

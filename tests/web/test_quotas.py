@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -22,6 +21,7 @@ from web.http_wire import (
     HttpClient,
     Reply,
     Server,
+    Target,
     bearer_header,
     client,
     http_serving,
@@ -29,6 +29,7 @@ from web.http_wire import (
     token_file,
     wait_until,
 )
+from web.in_process import app_serving
 from wire import DEADLINE, write_skill
 
 MIB = 1 << 20
@@ -43,23 +44,22 @@ def write_config(folder: Path, quota: str) -> None:
 
 @contextmanager
 def quota_server(
-    tmp_path: Path, quota: str, *options: str | Path, tokens: bool = True, patch: str = "", **more: Any
-) -> Iterator[Server]:
-    """Run a server with these limits, which accepts `TOKENS`; gamma is in the group ci."""
-    if not (tmp_path / "skills").exists():
-        write_skill(tmp_path / "skills" / "one")
-    write_config(tmp_path, quota)
-    given = ["--config", tmp_path / "config.toml", *options]
+    folder: Path, quota: str, *options: str | Path, tokens: bool = True, serving: Any = app_serving, **more: Any
+) -> Iterator[Any]:
+    """Serve a skill with these limits to `TOKENS`; gamma is in the group ci."""
+    if not (folder / "skills").exists():
+        write_skill(folder / "skills" / "one")
+    write_config(folder, quota)
+    given = ["--config", folder / "config.toml", *options]
     if tokens:
         lines = [f"{name}={secret}" for name, secret in TOKENS.items()]
         lines[-1] += " groups=ci"
-        given += ["--token-file", token_file(tmp_path, *lines)]
-    with http_serving(*given, command=patched(patch), **more) as server:
+        given += ["--token-file", token_file(folder, *lines)]
+    with serving(*given, **more) as server:
         yield server
 
 
-def client_of(server: Server, name: str, era: Any = "modern") -> HttpClient:
-    """Return a client with the token of this name, before a handshake."""
+def client_of(server: Target, name: str, era: Any = "modern") -> HttpClient:
     return HttpClient(server, era, token=TOKENS[name])
 
 
@@ -89,7 +89,6 @@ def test_client_over_request_rate_gets_429_but_others_do_not(tmp_path: Path) -> 
         server.wait_for_log("quota requests-per-minute: token:alpha exceeded 3")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
 def test_address_over_failed_authentications_gets_429_unless_token_is_valid(tmp_path: Path) -> None:
     with quota_server(tmp_path, "failed-authentications-per-minute = 3") as server:
 
@@ -113,7 +112,7 @@ def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mo
     quota = "streams = 1\nruntime-sessions = 1\nblob-bytes = 200_000"
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
     with (
-        quota_server(tmp_path, quota, *options) as server,
+        quota_server(tmp_path, quota, *options, serving=http_serving) as server,
         client(server, "modern", token=TOKENS["alpha"]) as alpha,
     ):
         first = alpha.listen(skillsListChanged=True)
@@ -134,7 +133,7 @@ def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) 
     with redis_server(tmp_path / "redis") as redis, ExitStack() as stack:
         quota = "requests-per-minute = 6\n[[quota]]\nwho = ['token:delta']\nrequests-per-minute = 3"
         options = (quota, "--redis", redis.url)
-        servers = [stack.enter_context(quota_server(tmp_path, *options)) for _ in range(2)]
+        servers = [stack.enter_context(quota_server(tmp_path, *options, serving=http_serving)) for _ in range(2)]
         alphas = [client_of(server, "alpha") for server in servers]
         statuses = [send(alphas[number % 2]).status for number in range(8)]
         assert statuses == [200] * 6 + [429] * 2
@@ -154,7 +153,7 @@ def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) 
 
 
 def test_reload_changes_quotas_at_once_unless_the_file_is_broken(tmp_path: Path) -> None:
-    with quota_server(tmp_path, "requests-per-minute = 1\nstreams = 1") as server:
+    with quota_server(tmp_path, "requests-per-minute = 1\nstreams = 1", serving=http_serving) as server:
 
         def reload(quota: str) -> None:
             write_config(tmp_path, quota)
@@ -173,12 +172,12 @@ def test_reload_changes_quotas_at_once_unless_the_file_is_broken(tmp_path: Path)
         assert "takes effect at the next start" not in server.stderr
 
 
-def request_exactly(server: Server, name: str, limit: int) -> None:
+def request_exactly(server: Target, name: str, limit: int) -> None:
     sender = client_of(server, name)
     assert [send(sender).status for _ in range(limit + 1)] == [200] * limit + [429]
 
 
-def listen_exactly(server: Server, name: str, limit: int) -> None:
+def listen_exactly(server: Target, name: str, limit: int) -> None:
     sender = client_of(server, name)
     with closing(sender):
         for number in range(limit):
@@ -187,13 +186,13 @@ def listen_exactly(server: Server, name: str, limit: int) -> None:
         assert refused.status == 503 and f"at most {limit} (quota streams)" in refused.messages[0]["error"]["message"]
 
 
-def open_exactly(server: Server, name: str, limit: int) -> None:
+def open_exactly(server: Target, name: str, limit: int) -> None:
     with ExitStack() as stack:
         opened = [stack.enter_context(client(server, "legacy", token=TOKENS[name])) for _ in range(limit + 1)]
         assert [send(each).status for each in opened] == [404] + [200] * limit
 
 
-def load_exactly(server: Server, name: str, limit: int) -> None:
+def load_exactly(server: Target, name: str, limit: int) -> None:
     sender = client_of(server, name)
     loaded = [sender.call("skills_load", names=["one"]) for _ in range(limit + 1)]
     handles = [each["structuredContent"]["session"] for each in loaded]
@@ -201,7 +200,7 @@ def load_exactly(server: Server, name: str, limit: int) -> None:
     assert found == [False] + [True] * limit
 
 
-def store_exactly(server: Server, name: str, limit: int) -> None:
+def store_exactly(server: Target, name: str, limit: int) -> None:
     count, blob = limit // 100_000, "x" * 100_000
     stored = [server.rpc("create_blob", token=TOKENS[name], content=blob) for _ in range(count + 1)]
     names = [each["result"]["blob_id"] for each in stored]
@@ -228,20 +227,32 @@ def leave_unread_exactly(server: Server, name: str, limit: int) -> None:
 @each_row(("quota", "limits", "use_exactly"), [
     ("requests-per-minute", (1, 3), request_exactly), ("streams", (1, 3), listen_exactly),
     ("sessions", (1, 3), open_exactly), ("runtime-sessions", (1, 3), load_exactly),
-    ("blob-bytes", (100_000, 300_000), store_exactly), ("unread-bytes", (10_000, 100 * MIB), leave_unread_exactly),
 ])  # fmt: skip
 def test_table_with_who_sets_each_quota_of_its_principals(
+    tmp_path: Path, quota: str, limits: tuple[int, int], use_exactly: Callable[[Target, str, int], None]
+) -> None:
+    small, large = limits
+    tables = f"{quota} = {small}\n[[quota]]\nwho = ['token:beta', 'group:ci']\n{quota} = {large}"
+    with quota_server(tmp_path, tables) as server:
+        for name, limit in (("alpha", small), ("beta", large), ("gamma", large)):
+            use_exactly(server, name, limit)
+
+
+@each_row(("quota", "limits", "use_exactly"), [
+    ("blob-bytes", (100_000, 300_000), store_exactly), ("unread-bytes", (10_000, 100 * MIB), leave_unread_exactly),
+])  # fmt: skip
+def test_table_with_who_sets_quotas_of_bytes(
     tmp_path: Path,
     sandbox_mode: str,
     quota: str,
     limits: tuple[int, int],
-    use_exactly: Callable[[Server, str, int], None],
+    use_exactly: Callable[[Any, str, int], None],
 ) -> None:
     small, large = limits
     write_skill(tmp_path / "skills" / "one", large_txt="0123456789abcde\n" * (8 << 16))
     tables = f"{quota} = {small}\n[[quota]]\nwho = ['token:beta', 'group:ci']\n{quota} = {large}"
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
-    with quota_server(tmp_path, tables, *options) as server:
+    with quota_server(tmp_path, tables, *options, serving=http_serving) as server:
         for name, limit in (("alpha", small), ("beta", large), ("gamma", large)):
             use_exactly(server, name, limit)
 
@@ -256,7 +267,7 @@ def test_live_page_counts_as_a_stream_of_its_viewer_and_ends_no_other(tmp_path: 
         return answer.split()[1]
 
     quota = "streams = 1\n[[quota]]\nwho = ['token:alpha']\nstreams = 3"
-    with quota_server(tmp_path, quota, "--ui") as server, ExitStack() as stack:
+    with quota_server(tmp_path, quota, "--ui", serving=http_serving) as server, ExitStack() as stack:
         server.until_ready()
         alpha = stack.enter_context(client(server, "modern", token=TOKENS["alpha"]))
         listening = alpha.listen()
@@ -306,7 +317,8 @@ def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: s
         return caller.call("skills_run_script", session=session, path=f"scripts/{script}.sh")
 
     options += ("--script-folder", str(shared))
-    with quota_server(tmp_path, quota, *options, patch=patch) as server, ThreadPoolExecutor(1) as pool:
+    started = quota_server(tmp_path, quota, *options, serving=http_serving, command=patched(patch))
+    with started as server, ThreadPoolExecutor(1) as pool:
         holding = pool.submit(run, "alpha", "hold")
         wait_until(lambda: (shared / "begun").exists() or holding.done())
         refused = run("alpha", "quick")

@@ -17,7 +17,6 @@ MANY = 32
 
 
 def scope_of(address: str | None, **more: Any) -> dict[str, Any]:
-    """Return the ASGI scope of a request from this address."""
     client = (address, 1) if address else None
     headers = [(b"host", b"localhost")]
     return {"type": "http", "method": "GET", "path": "/mcp", "client": client, "headers": headers, **more}

@@ -7,19 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from web.http_wire import Server, client, http_serving
+from web.http_wire import Target, client
+from web.in_process import app_serving
 from web.recorded import CALLS, FILE, OPTIONS, exchanges, recorded, send
 from wire import FIXTURES, Era, serving
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server of the fixture skills that accepts bodies of 64 KiB."""
-    with http_serving(FIXTURES, *OPTIONS) as started:
+def server() -> Iterator[Target]:
+    with app_serving(FIXTURES, *OPTIONS) as started:
         yield started
 
 
-def test_answers_are_as_recorded(server: Server, era: Era) -> None:
+@pytest.mark.requirement("MCP-2", "MCP-7", "MCP-32", "MCP-42", "MCP-43", "MCP-44", "MCP-47", "MCP-52", "S40-30")
+def test_answers_are_as_recorded(server: Target, era: Era) -> None:
     expected = json.loads(FILE.read_text(encoding="utf-8"))
     with client(server, era) as sender:
         sender.every_skill()
@@ -27,7 +28,7 @@ def test_answers_are_as_recorded(server: Server, era: Era) -> None:
             assert recorded(send(sender, exchange)) == expected[exchange.name], exchange.name
 
 
-def test_results_equal_those_over_stdio(server: Server, era: Era) -> None:
+def test_results_equal_those_over_stdio(server: Target, era: Era) -> None:
     with client(server, era) as sender, serving(FIXTURES, "--no-local-paths", era=era) as wire:
         for method, params in CALLS:
             message = sender.message(method, params)

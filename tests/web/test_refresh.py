@@ -13,7 +13,8 @@ import pytest
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.refresh import checked_secret
 from tables import each_row
-from web.http_wire import Server, bearer_header, http_serving, wait_until
+from web.http_wire import Server, Target, bearer_header, http_serving, wait_until
+from web.in_process import app_serving
 from wire import write_skill
 
 TOKEN = "a-token-of-some-length"
@@ -27,13 +28,11 @@ WRONG = hmac.new(b"another secret of some length", BODY, hashlib.sha256).hexdige
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of the site."""
     return write_skill(tmp_path_factory.mktemp("published") / "thing").parent
 
 
 @pytest.fixture(scope="module")
 def site(published: Path) -> Iterator[Server]:
-    """A server that publishes a skill."""
     with http_serving(published) as server:
         yield server
 
@@ -44,11 +43,11 @@ def audit_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mirror(site: Server, audit_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def mirror(site: Server, audit_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A server whose source is the site, with a token and a webhook secret."""
     cache = tmp_path_factory.mktemp("cache")
     options = ("--allow-private", "--allow-http", "--cache-dir", cache, "--audit-log", audit_log)
-    with http_serving(f"http://127.0.0.1:{site.port}", *options, environment=SECRETS) as server:
+    with app_serving(f"http://127.0.0.1:{site.port}", *options, environment=SECRETS) as server:
         yield server
 
 
@@ -59,7 +58,7 @@ def mirror(site: Server, audit_log: Path, tmp_path_factory: pytest.TempPathFacto
         GITLAB, {"X-Gitea-Signature": WRONG, "X-Hub-Signature-256": f"sha256={CODE}"},
     ],
 )  # fmt: skip
-def test_proof_of_each_code_host_is_accepted(mirror: Server, proof: dict[str, str]) -> None:
+def test_proof_of_each_code_host_is_accepted(mirror: Target, proof: dict[str, str]) -> None:
     reply = mirror.send(path="/refresh", body=BODY, headers=proof)
     assert (reply.status, json.loads(reply.body)) == (202, {"sources": 1})
 
@@ -72,7 +71,7 @@ def test_proof_of_each_code_host_is_accepted(mirror: Server, proof: dict[str, st
         {"X-Gitea-Signature": ""}, {"X-Gitlab-Token": SECRET[:-1]}, {"X-Gitlab-Token": ""}, bearer_header(TOKEN),
     ],
 )  # fmt: skip
-def test_missing_or_wrong_proof_is_refused_and_audited(mirror: Server, audit_log: Path, proof: dict[str, str]) -> None:
+def test_missing_or_wrong_proof_is_refused_and_audited(mirror: Target, audit_log: Path, proof: dict[str, str]) -> None:
     reply = mirror.send(path="/refresh", body=BODY, headers=proof)
     assert reply.status == 401
     assert "set the same secret" in json.loads(reply.body)["error"]
@@ -83,12 +82,12 @@ def test_missing_or_wrong_proof_is_refused_and_audited(mirror: Server, audit_log
     assert [each["event"] for each in records if each.get("reason") == "webhook-secret"]
 
 
-def test_signature_of_another_body_is_refused(mirror: Server) -> None:
+def test_signature_of_another_body_is_refused(mirror: Target) -> None:
     proof = {"X-Hub-Signature-256": f"sha256={CODE}"}
     assert mirror.send(path="/refresh", body=BODY + b" ", headers=proof).status == 401
 
 
-def test_secret_opens_no_other_path_and_body_is_bounded(mirror: Server) -> None:
+def test_secret_opens_no_other_path_and_body_is_bounded(mirror: Target) -> None:
     for path in ("/mcp", "/refresh/more", "/refreshed", "/.well-known/agent-skills/index.json"):
         assert mirror.send(path=path, body=b"{}", headers=GITLAB).status in {401, 404}
     assert mirror.send("GET", "/refresh").status == 405
@@ -96,7 +95,7 @@ def test_secret_opens_no_other_path_and_body_is_bounded(mirror: Server) -> None:
     assert mirror.send(path="/refresh", body=bytes((25 << 20) + 1)).status == 413
 
 
-def test_refresh_bypasses_cached_index(mirror: Server, site: Server, published: Path) -> None:
+def test_refresh_bypasses_cached_index(mirror: Target, site: Server, published: Path) -> None:
     mirror.wait_for_log("added thing")
     before = site.send("GET", "/.well-known/agent-skills/index.json").body
     write_skill(published / "thing", description="Does another thing.")
@@ -116,7 +115,7 @@ def test_malformed_secret_is_usage_error_that_does_not_show_it(secret: str) -> N
 def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[quota]\nfailed-authentications-per-minute = 2\n")
-    with http_serving(published, "--config", config, environment=SECRETS) as server:
+    with app_serving(published, "--config", config, environment=SECRETS) as server:
         wrong, right = {"X-Gitea-Signature": WRONG}, {"X-Gitea-Signature": CODE}
         assert server.send("POST", "/mcp", b"{}").status == 401
         statuses = [server.send(path="/refresh", body=BODY, headers=wrong).status for _ in range(2)]
@@ -124,9 +123,11 @@ def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path:
         assert server.send(path="/refresh", body=BODY, headers=right).status == 202
 
 
-def test_refresh_polls_no_folder_and_is_off_without_secret(published: Path, site: Server) -> None:
-    with http_serving(published, environment={"MCP_SKILLS_REFRESH_SECRET": SECRET}) as server:
-        server.wait_for_log("every ROOT is a folder")
+def test_refresh_polls_no_folder_and_is_off_without_secret(
+    published: Path, site: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with app_serving(published, environment={"MCP_SKILLS_REFRESH_SECRET": SECRET}) as server:
+        assert "every ROOT is a folder" in caplog.text
         reply = server.send(path="/refresh", body=BODY, headers=GITLAB)
         assert (reply.status, json.loads(reply.body)) == (202, {"sources": 0})
     assert site.send(path="/refresh", body=BODY, headers=GITLAB).status == 404

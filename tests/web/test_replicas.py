@@ -31,14 +31,12 @@ LISTED = "notifications/skills/list_changed"
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RealRedis]:
-    """A Redis server for one test."""
     with redis_server(tmp_path / "redis") as server:
         yield server
 
 
 @pytest.fixture
 def skills(tmp_path: Path) -> Path:
-    """A root of three skills."""
     for name in ("alpha", "beta", "gamma"):
         write_skill(tmp_path / "skills" / name)
     return tmp_path / "skills"
@@ -46,7 +44,6 @@ def skills(tmp_path: Path) -> Path:
 
 @contextmanager
 def replicas(skills: Path, url: str, *options: str | Path, count: int = 2, **more: Any) -> Iterator[list[Server]]:
-    """Run replicas that use this Redis."""
     arguments = (skills, "--redis", url, *options)
     with ExitStack() as stack:
         yield [stack.enter_context(http_serving(*arguments, **more)) for _ in range(count)]
@@ -60,7 +57,6 @@ def two_clients(skills: Path, url: str, *options: str | Path, **more: Any) -> It
 
 
 def call_ok(caller: HttpClient, tool: str, **arguments: Any) -> dict[str, Any]:
-    """Call a tool, which must succeed."""
     result = caller.call(f"skills_{tool}", **arguments)
     assert not result.get("isError"), result
     return result
@@ -74,7 +70,6 @@ def error_of(caller: HttpClient, tool: str, **arguments: Any) -> str:
 
 
 def load(caller: HttpClient, *names: str) -> str:
-    """Load skills in a new session, and return its handle."""
     return call_ok(caller, "load", names=list(names))["structuredContent"]["session"]
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from rpc.build import ACTIONS, toml, write
-from web.http_wire import JSON, Reply, Server, client, http_serving, token_file, wait_until
+from web.http_wire import JSON, Reply, Target, client, http_serving, token_file, wait_until
+from web.in_process import app_serving
 from wire import ROOT, write_skill
 
 GOLDEN = ROOT / "tests" / "golden"
 SHELL = 'entrypoint = "code/main.sh"'
 
 
-def post(server: Server, message: Any, headers: dict[str, str | None] | None = None) -> Reply:
-    """POST a message, or these bytes."""
+def post(server: Target, message: Any, headers: dict[str, str | None] | None = None) -> Reply:
     body = message
     if not isinstance(message, bytes):
         body = json.dumps(message).encode()
@@ -27,20 +27,20 @@ def post(server: Server, message: Any, headers: dict[str, str | None] | None = N
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server() -> Iterator[Target]:
     """A server of skills with actions, for tests that change nothing."""
-    with http_serving(ACTIONS) as started:
+    with app_serving(ACTIONS) as started:
         yield started
 
 
-def test_responses_equal_those_over_stdio(server: Server) -> None:
+def test_responses_equal_those_over_stdio(server: Target) -> None:
     text = (GOLDEN / "skills_protocol.session.jsonl").read_text(encoding="utf-8").splitlines()
     for request, expected in zip(text[::2], text[1::2], strict=True):
         reply = post(server, request.encode())
         assert (reply.status, reply.body.decode()) == (200, expected)
 
 
-def test_notifications_get_204_without_body(server: Server) -> None:
+def test_notifications_get_204_without_body(server: Target) -> None:
     notification = {"jsonrpc": "2.0", "method": "list_skills"}
     for message in (notification, [notification, notification]):
         reply = post(server, message)
@@ -48,7 +48,7 @@ def test_notifications_get_204_without_body(server: Server) -> None:
 
 
 @pytest.mark.requirement("SP-16")
-def test_only_post_of_json_is_accepted(server: Server) -> None:
+def test_only_post_of_json_is_accepted(server: Target) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None):
         assert post(server, message, {"Content-Type": kind}).status == 415
@@ -59,7 +59,7 @@ def test_only_post_of_json_is_accepted(server: Server) -> None:
 
 
 @pytest.mark.requirement("X-24")
-def test_rpc_and_mcp_do_not_share_methods(server: Server) -> None:
+def test_rpc_and_mcp_do_not_share_methods(server: Target) -> None:
     assert server.rpc("skills/list")["error"]["code"] == -32601
     with client(server, "legacy") as mcp:
         reply = mcp.post(mcp.message("list_skills"))
@@ -70,7 +70,7 @@ def test_rpc_and_mcp_do_not_share_methods(server: Server) -> None:
 
 def test_endpoint_can_be_disabled(tmp_path: Path) -> None:
     for option in ("--no-rpc", "--publish-only"):
-        with http_serving(tmp_path, option) as started:
+        with app_serving(tmp_path, option, ready=False) as started:
             assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
 
 

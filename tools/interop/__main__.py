@@ -31,6 +31,7 @@ from tools.interop.referees import (
     libraries,
     skills_scenarios,
 )
+from tools.interop.schema import VERSION, schema_checks
 from tools.interop.setup import (
     BROKEN,
     CONFORMANCE,
@@ -103,6 +104,8 @@ def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
     pairs = [(transport, address, era) for transport, address in (("http", url), ("stdio", None)) for era in ERAS]
     for transport, address, era in pairs:
         yield Run("Inspector", PACKAGES[INSPECTOR], era, transport, "inspector", partial(inspector, era, address))
+    for transport, address, era in pairs:
+        yield Run("schema of the extension", VERSION, era, transport, "schema", partial(schema_checks, era, address))
     for site, address in (("live", url), ("static", None)):
         work = partial(installed_by_vercel, address)
         yield Run("skills (Vercel)", PACKAGES[VERCEL], "discovery", site, "vercel", work)

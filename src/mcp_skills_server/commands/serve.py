@@ -75,7 +75,7 @@ def serve(
     gc.disable()  # until the first scan is done, or HTTP is served
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format, queued=True)
-    server = _make_server(context, roots, options, features)
+    server = make_server(context, roots, options, features)
     try:
         if server.http is None:
             _serve_stdio(context, server)
@@ -88,7 +88,7 @@ def serve(
     exit_now()
 
 
-def _make_server(
+def make_server(
     context: click.Context,
     roots: tuple[str, ...],
     options: ServeOptions,
@@ -237,13 +237,13 @@ def _serve_http(server: Server, http: HttpServices) -> None:
         **values_of(options, "max_connections", "request_timeout", "keep_alive"),
         probes=server.feature(PrometheusMetrics).address,
     )
-    app = _make_http_app(server, http)
+    app = make_http_app(server, http)
     _follow(server)
     collect_from_now_on()
     anyio.run(serve_http, app, listen, server.settings.streams)
 
 
-def _make_http_app(server: Server, http: HttpServices) -> HttpApp:
+def make_http_app(server: Server, http: HttpServices) -> HttpApp:
     """Build the HTTP application of a server, with the parts of its features."""
     from mcp_skills_server.runtime.sessions import Sessions
     from mcp_skills_server.server import eras

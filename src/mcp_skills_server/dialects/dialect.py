@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
@@ -15,6 +15,14 @@ from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 Entry: TypeAlias = "dict[str, Json]"
 """A skill as `skills/list` shows it."""
 Result: TypeAlias = "dict[str, Json]"
+
+
+def is_initial(settings: Mapping[str, Any]) -> bool:
+    """Return whether the settings of an extension are of its initial revision, the one known here.
+
+    A peer does not enable an extension of a revision that it does not know (S40-55).
+    """
+    return settings.get("revision") is None
 
 
 def cacheable(result: Mapping[str, Json], ttl_ms: int, next_cursor: str | None = None) -> Result:

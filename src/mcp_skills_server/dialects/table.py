@@ -5,11 +5,11 @@ To add one, write its module and the module's test, and add a row here; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.dialects import sep2076, sep2640
-from mcp_skills_server.dialects.dialect import Dialect, Result
+from mcp_skills_server.dialects.dialect import Dialect, Result, is_initial
 from mcp_skills_server.errors import RequestError, UsageError, quoted
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import client_of
@@ -43,15 +43,18 @@ class DialectSet(NamedTuple):
     least: Standing
     notifications: Mapping[str, str]
 
-    def for_client(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
-        """Return the dialect whose extension the client declares, or all dialects if none is."""
+    def for_client(self, extensions: Mapping[str, Any]) -> tuple[Dialect, ...]:
+        """Return the dialect whose extension the client declares, or all dialects if none is.
+
+        An extension of an unknown revision does not count as declared.
+        """
         return self._declared(extensions)[:1] or self.dialects
 
-    def _declared(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
-        names = frozenset(extensions)
+    def _declared(self, extensions: Mapping[str, Any]) -> tuple[Dialect, ...]:
+        names = {name for name, settings in extensions.items() if is_initial(settings)}
         return tuple(dialect for dialect in self.dialects if names & dialect.extensions.keys())
 
-    def native_standing(self, client: str | None, extensions: Collection[str]) -> Standing | None:
+    def native_standing(self, client: str | None, extensions: Mapping[str, Any]) -> Standing | None:
         """Return the lowest standing of skills that a host lists natively; None if it does not."""
         if self._declared(extensions) and client_of(client).shows_skills:
             return self.least

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 import mcp_types as types
@@ -29,7 +29,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View, Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime as tool_dialect
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.dialects.dialect import is_initial
+from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, uri
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+When: TypeAlias = Literal["description", "first-call", "error"]
 IsOurs: TypeAlias = Callable[[Context, Any], Awaitable[bool]]
 """Returns whether our handler should answer a request."""
 
@@ -64,6 +66,7 @@ _LISTS: Final = {
     "resources/templates/list": "resourceTemplates",
     "tools/list": "tools",
     "prompts/list": "prompts",
+    "skills/list": "skills",
 }
 """List methods that a server may have itself, with the key of the items in the result."""
 _TOOLS: Final = ("tools/list", "tools", "name")
@@ -71,6 +74,7 @@ _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _RESOURCES: Final = ("resources/list", "resources", "uri")
 _TEMPLATES: Final = ("resources/templates/list", "resourceTemplates", "uriTemplate")
 _CALL: Final = "tools/call"
+_SKILLS: Final = "skills/list"
 _LISTEN: Final = "subscriptions/listen"
 
 
@@ -84,10 +88,13 @@ def attach(
     sessions: Callable[[Runtime], Sessions] = Sessions,
     views: Views | None = None,
     tool_skills: Mapping[str, str] | None = None,
+    when: When | None = None,
 ) -> Attachment:
     """Add the skills of a registry to an MCP server: methods, capabilities, notifications.
 
     Call this last, before the server runs: earlier handlers are kept and joined with the skills.
+    A server with skills of its own, such as by the SDK's extension `Skills`, lists both. On equal
+    URIs ours take precedence. Tools, prompts and grants know only those of the registry.
 
     Args:
         server: a lowlevel `Server` or an `MCPServer` of the Python SDK, or a `FastMCP` of the
@@ -102,10 +109,14 @@ def attach(
         tool_skills: the skill that documents a tool of the server, by tool name: a skill path, or
             the URI of a SKILL.md. The tool's `_meta` then has the URI as `mcp-skills-server/skill`
             for clients that may read the skill. The result of loading it names the tool.
+        when: also tell the model to load the skill of a tool: in the tool's description, or in the
+            tool's first result or failure of a conversation, once for each skill and not if it is
+            loaded. A stateless client over HTTP has no conversation, and gets it each time.
 
     Raises:
         TypeError: the server's type is unsupported, or `registry` is not a Registry.
-        UsageError: the server already has skills.
+        UsageError: `attach` was called before, the server has skills in another protocol, or `when`
+            has an unknown value.
     """
     _check_registry(registry)
     lowlevel = _lowlevel(server)
@@ -114,6 +125,13 @@ def attach(
             "attach() was called for this server before; give one Registry all roots, and attach "
             "that"
         )
+    if when is not None and when not in get_args(When):
+        choices = ", ".join(map(repr, get_args(When)))
+        raise UsageError(
+            f"attach(when={when!r}) is unknown; give one of {choices}, or leave it out"
+        )
+    settings = settings or Settings()
+    _check_own_skills(lowlevel, settings)
     _ATTACHED.add(lowlevel)
     watcher = watch or None
     if watcher is True:
@@ -121,14 +139,14 @@ def attach(
     listening = lowlevel.get_request_handler(_LISTEN)
     attachment = Attachment(
         registry,
-        settings or Settings(),
+        settings,
         watcher,
         runtime,
         sessions=sessions,
         views=views,
         relays=listening is not None and isinstance(listening.handler, ListenHandler),
     )
-    merged = MergedHandlers(lowlevel, attachment, tool_skills or {})
+    merged = MergedHandlers(lowlevel, attachment, tool_skills or {}, when)
     merged.add_handlers()
     lowlevel.middleware.extend((partial(sdk.record_event, attachment), merged.middleware))
     _extend_lifespan(lowlevel, attachment)
@@ -164,11 +182,36 @@ def _lowlevel(server: object) -> Server[Any]:
     )
 
 
+def _check_own_skills(server: Server[Any], settings: Settings) -> None:
+    """Log that a server's own skills are joined with ours.
+
+    Raises:
+        UsageError: they cannot be, as they have another protocol, or another revision of it.
+    """
+    if server.get_request_handler(_SKILLS) is None:
+        return
+    extensions = {name for dialect in settings.spoken.dialects for name in dialect.extensions}
+    declared = [server.extensions[name] for name in extensions if name in server.extensions]
+    if not all(map(is_initial, declared)) or not declared:
+        raise UsageError(
+            f"the server has a {_SKILLS} of its own, in another protocol than the attached skills "
+            f"({settings.dialect}) or in an unknown revision; remove it, or serve the skills apart"
+        )
+    logger.warning(
+        "the server's own skills are listed with the attached ones; tools, prompts and grants know "
+        "only the attached ones"
+    )
+
+
 class MergedHandlers:
     """Handlers that combine our results with those of the server they are added to."""
 
     def __init__(
-        self, server: Server[Any], attachment: Attachment, tool_skills: Mapping[str, str]
+        self,
+        server: Server[Any],
+        attachment: Attachment,
+        tool_skills: Mapping[str, str],
+        when: When | None = None,
     ) -> None:
         self._server = server
         self._attachment = attachment
@@ -178,6 +221,9 @@ class MergedHandlers:
         }
         self._theirs: dict[str, HandlerEntry[Any] | None] = {}
         self._warned: set[str] = set()
+        self._when = when
+        self._known = WeakKeyDictionary[Any, set[str]]()
+        """By conversation, the URIs of tools' skills that are loaded or were named."""
 
     def add_handlers(self) -> None:
         """Replace the server's handlers by ours, which call the server's as needed."""
@@ -185,6 +231,10 @@ class MergedHandlers:
         if self._tool_skills and tools is not None:
             listed = partial(self._list_tools, tools.handler)
             self._server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
+        calls = self._server.get_request_handler(_CALL)
+        if self._tool_skills and calls is not None and self._when in {"first-call", "error"}:
+            called = partial(self._call_their_tool, calls.handler)
+            self._server.add_request_handler(_CALL, types.CallToolRequestParams, called)
         routed: dict[str, tuple[type[BaseModel], IsOurs]] = {
             _CALL: (types.CallToolRequestParams, self._is_our_tool),
             "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
@@ -208,16 +258,21 @@ class MergedHandlers:
             elif method in routed:
                 self._add_routed(method, *routed[method], handler)
             else:
-                self._add(method, types.RequestParams, handler)
+                self._add(method, types.RequestParams, partial(self._call_either, method, handler))
         self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add capabilities unknown to the SDK to handshakes, and register initialized clients."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
-            return await self._attachment.advertise(
+            result = await self._attachment.advertise(
                 result, principal(scope_of(ctx)), *sdk.host_of(ctx)
             )
+            # skills of the server's own may lack what ours have, such as directories
+            extensions = result["capabilities"].get("extensions", {})
+            extensions |= {
+                name: own for name, own in self._server.extensions.items() if name in extensions
+            }
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
             self._attachment.notifier.add_legacy_client(SessionPeer(ctx))
@@ -226,6 +281,16 @@ class MergedHandlers:
     async def _call_ours(self, method: str, ctx: Context, _: Any) -> dict[str, Any]:
         caller = sdk.caller_of(ctx, self._attachment, self._served)
         return await self._attachment.call(method, caller, ctx.params or {})
+
+    async def _call_either(self, method: str, ours: SdkHandler, ctx: Context, params: Any) -> Any:
+        """Answer from our skills, or for a URI that is not theirs from the server's own ones."""
+        theirs, given = self._theirs[method], ctx.params or {}
+        try:
+            return await ours(ctx, params)
+        except RequestError:
+            if theirs is None or not isinstance(given.get("uri"), str):
+                raise
+        return await theirs.handler(ctx, theirs.params_type.model_validate(given))
 
     def _add(self, method: str, params_type: type[BaseModel], call: SdkHandler) -> None:
         self._theirs[method] = self._server.get_request_handler(method)
@@ -258,8 +323,11 @@ class MergedHandlers:
                 kind, inner = cursors.decode(params.cursor)
             if kind != _THEIRS:
                 return await self._without_hidden(ctx, method, key, await ours(ctx, params))
-            page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
-            if key == "resources":  # tools do not wait for the first scan
+            own: BaseModel = params.model_copy(update={"cursor": inner})
+            if not isinstance(own, theirs.params_type):  # of the SDK's extension `Skills`
+                own = theirs.params_type.model_validate({"cursor": inner})
+            page: dict[str, Any] = {"ttlMs": 0, **_as_dict(await theirs.handler(ctx, own))}
+            if key in {"resources", "skills"}:  # tools do not wait for the first scan
                 await self._attachment.ready()
             page[key] = [item for item in page[key] if not self._is_hidden(ctx, key, item)]
             more = page.pop("nextCursor", None)
@@ -269,14 +337,14 @@ class MergedHandlers:
             mine = await ours(replace(ctx, params={}), params)
             mine = await self._without_hidden(ctx, method, key, mine)
             mine |= {key: [*page[key], *mine[key]]}
-            return page | mine | {"ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
+            return page | mine | {"ttlMs": min(page["ttlMs"], mine["ttlMs"])}
 
         self._add(method, types.PaginatedRequestParams, call)
 
     def _is_hidden(self, ctx: Context, key: str, item: Mapping[str, Any]) -> bool:
-        """Return whether ours hides this item of the server, and warn of a hidden resource."""
-        if key == "resources" and self._serves(ctx, item["uri"]):
-            words = f"a skill hides the server's own resource {item['uri']}"
+        """Return whether ours hides this item of the server, and warn of what it hides."""
+        if key in {"resources", "skills"} and self._serves(ctx, item["uri"]):
+            words = f"a skill hides the server's own {key.removesuffix('s')} {item['uri']}"
             self._warn(f"{words}; give it another URI")
             return True
         return key == "resourceTemplates" and item["uriTemplate"] == TEMPLATE
@@ -316,8 +384,40 @@ class MergedHandlers:
             skill = self._skill_of(ctx, tool["name"])
             if skill is not None:
                 tool["_meta"] = {**(tool.get("_meta") or {}), _SKILL: skill}
+            if skill is not None and self._when == "description":
+                parts = tool.get("description"), self._pointer(ctx, skill)
+                tool["description"] = "\n\n".join(filter(None, parts))
             tools.append(tool)
         return page | {"tools": tools, "cacheScope": "private"}
+
+    def _pointer(self, ctx: Context, skill: str) -> str:
+        """Return the line that tells a model to load the skill of a tool, by URI."""
+        settings, (client, extensions) = self._attachment.settings, sdk.host_of(ctx)
+        line = f"The skill {skill} explains this tool: load it"
+        if settings.tools and settings.spoken.native_standing(client, extensions) is None:
+            line += f" with {tool_dialect.LOAD}"
+        return f"{line}."
+
+    def _known_skills(self, ctx: Context) -> set[str]:
+        """Return the URIs that the conversation of a request knows, to add to."""
+        conversation = sdk.caller_of(ctx, self._attachment, self._served).list_connection
+        if conversation is None:
+            return set()
+        return self._known.setdefault(conversation, set())
+
+    async def _call_their_tool(self, theirs: SdkHandler, ctx: Context, params: Any) -> Any:
+        """Call a tool of the server, and add the pointer to its skill to the text of the result."""
+        result = await theirs(ctx, params)
+        skill, known = self._skill_of(ctx, params.name), self._known_skills(ctx)
+        if skill is None or skill in known:
+            return result
+        answer = _as_dict(result)
+        is_due = self._when == "first-call" or answer.get("isError")
+        if not is_due or not isinstance(answer.get("content"), list):  # such as a request for input
+            return result
+        known.add(skill)
+        line = {"type": "text", "text": self._pointer(ctx, skill)}
+        return answer | {"content": [*answer["content"], line]}
 
     async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
         """Call one of our tools; after a load, add the names of tools that the skills document."""
@@ -325,6 +425,7 @@ class MergedHandlers:
         active = result.get("structuredContent", {}).get("active_skills")
         if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
             loaded = {entry["location"]: entry["name"] for entry in active}
+            self._known_skills(ctx).update(loaded)
             named: list[str] = []
             for tool in sorted(await self._names(ctx, *_TOOLS)):
                 skill = self._skill_of(ctx, tool)

@@ -253,7 +253,9 @@ class Era(NamedTuple):
         if self.modern:
             out.setdefault("resultType", "complete")
             out["_meta"] = {**(out.get("_meta") or {}), _SERVER_KEY: _SERVER}
-        elif method not in SKILLS:  # the same in both eras
+        elif method not in SKILLS:
+            # The extension requires these fields without naming an era, and nothing forbids them
+            # in a legacy result. Clients must not rely on them: other servers leave them out.
             for key in _ONLY_MODERN:
                 out.pop(key, None)
         return out

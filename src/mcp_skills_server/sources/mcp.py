@@ -91,7 +91,7 @@ class McpServer(ListedSource):
 
     async def _read(self, client: SkillsClient, skill: ListedSkill) -> Files:
         if not skill.is_proved or skill.files is None:
-            raise ContentRefusedError(_NOT_PROVED)
+            raise ContentRefusedError(client.revision_fault or _NOT_PROVED)
         if sum(file.size or 0 for file in skill.files.values()) > self._fetch.limits.skill_bytes:
             raise ContentRefusedError(f"it has more than {self._fetch.limits.skill_bytes:,} bytes")
         try:

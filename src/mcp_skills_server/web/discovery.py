@@ -39,7 +39,7 @@ from mcp_skills_server.dialects.aicatalog import (
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
-from mcp_skills_server.model import SKILL_MD, Skill, printable
+from mcp_skills_server.model import SIGNATURE_FILE, SKILL_MD, Skill, printable
 from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
@@ -160,7 +160,7 @@ class Discovery:
 
     async def _find(self, path: str, site: str) -> _Resource | None:
         if path in (CATALOG, ARD):
-            make = partial(self._catalog, await self._edition(), site, with_queries=path == ARD)
+            make = partial(self._catalog, await self._edition(), site, for_ard=path == ARD)
             raw = await to_thread.run_sync(make)
             media_type = ARD_MEDIA_TYPE if path == ARD else CATALOG_MEDIA_TYPE
             return self._document(media_type, digest_of(raw), raw)
@@ -181,17 +181,20 @@ class Discovery:
         """Return a resource that may change, from memory."""
         return _Resource(media_type, digest, len(raw), self._max_age, partial(_slice, raw), use)
 
-    def _catalog(self, edition: Edition, site: str, *, with_queries: bool) -> bytes:
-        """Return the encoded AI Catalog of an edition. Reads files.
-
-        `with_queries` adds the queries of trigger sets, which ARD requires.
-        """
+    def _catalog(self, edition: Edition, site: str, *, for_ard: bool) -> bytes:
+        """Return the encoded AI Catalog of an edition, or the manifest of ARD. Reads files."""
         skills: list[CatalogSkill] = []
-        for published in edition.skills.values():
+        for name, published in edition.skills.items():
             skill, made = published.skill, published.artifact
-            queries = self._queries(skill) if with_queries else ()
-            skills.append(CatalogSkill(skill, made.path, made.digest, made.media_type, queries))
-        return jsonrpc.dump(catalog(site, DIRECTORY + INDEX, skills, has_card=self._has_card))
+            queries = self._queries(skill) if for_ard else ()
+            signature = None
+            if SIGNATURE_FILE in skill.files and name in edition.older:
+                signature = f"{DIRECTORY_0_1}{name}/{SIGNATURE_FILE}"
+            skills.append(
+                CatalogSkill(skill, made.path, made.digest, made.media_type, queries, signature)
+            )
+        index = DIRECTORY + INDEX
+        return jsonrpc.dump(catalog(site, index, skills, has_card=self._has_card, for_ard=for_ard))
 
     def _queries(self, published: Skill) -> list[str]:
         registry = self.publication.registry

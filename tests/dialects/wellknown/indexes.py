@@ -20,7 +20,6 @@ def fields(**other: Any) -> dict[str, Any]:
 
 
 def old_fields(**other: Any) -> dict[str, Any]:
-    """Return an entry of 0.1.0, changed as by `fields`."""
     out = {"name": "a", "description": "Does a.", "files": ["SKILL.md", "b/c.md"], **other}
     return {key: value for key, value in out.items() if value is not ...}
 

@@ -57,7 +57,6 @@ class PageRecord:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Run a headless Chromium."""
     with sync_playwright() as playwright:
         # Chromium's own sandbox refuses to run as root.
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -69,7 +68,6 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def open_page(chromium: Browser, **options: Any) -> Iterator[PageRecord]:
-    """Open a page in a browser context of its own."""
     context = chromium.new_context(**options)
     context.set_default_timeout(DEADLINE * 1000)
     seen = PageRecord(context.new_page())

@@ -15,9 +15,10 @@ from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from proposals.test_intake import DRAFT, manifest
-from web.http_wire import Server
+from web.http_wire import Target
+from web.in_process import app_serving
 from web.ui.chromium import browser
-from web.ui.serving import TOKENS, page_serving, signed_in
+from web.ui.serving import TOKENS, signed_in
 from wire import FIXTURES, ROOT, write_skill
 
 BROKEN = [
@@ -33,9 +34,10 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A server that requires a token. Tests change nothing but their own sessions."""
-    with page_serving(write_skill(tmp_path_factory.mktemp("guarded") / "refunds"), environment=TOKENS) as server:
+    skill = write_skill(tmp_path_factory.mktemp("guarded") / "refunds")
+    with app_serving(skill, "--ui", environment=TOKENS) as server:
         yield server
 
 
@@ -61,5 +63,4 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 @pytest.fixture
 def skills(tmp_path: Path) -> Path:
-    """A folder with one skill."""
     return write_skill(tmp_path / "skills" / "refunds").parent

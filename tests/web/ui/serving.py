@@ -31,7 +31,8 @@ from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.ui.app import WebPage
 from mcp_skills_server.web.ui.context import Context
 from mcp_skills_server.web.ui.session import PageSessions
-from web.http_wire import Reply, Server, http_serving, wait_until
+from web.http_wire import Reply, Server, Target, http_serving, wait_until
+from web.in_process import APPS
 from wire import COMMAND, DEADLINE, ROOT
 
 SECRET = "0123456789abcdef"
@@ -50,7 +51,6 @@ def page_serving(*arguments: str | Path, environment: Mapping[str, str] | None =
 
 @contextmanager
 def ui_command(*arguments: str | Path) -> Iterator[str]:
-    """Run `ui --no-open`. Yield the one-time address that it prints."""
     command = [*COMMAND, "ui", "--no-open", "--log-level", "error", *map(str, arguments)]
     pipe = subprocess.PIPE
     with Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=ROOT) as process:
@@ -70,18 +70,21 @@ def signed_in(*arguments: str | Path) -> Iterator[tuple[str, str]]:
         yield address.partition("/ui/")[0], cookie_of(fetch(address))
 
 
-def get(server: Server, path: str, **headers: str) -> Reply:
+def get(server: Target, path: str, **headers: str) -> Reply:
     return server.send("GET", path, headers=headers)
 
 
 def fetch(
     url: str, cookie: str = "", method: str = "GET", form: Mapping[str, str] | None = None, **headers: str
 ) -> Reply:
-    """Request a URL without following redirects."""
     origin, _, path = url.removeprefix("http://").partition("/")
     if cookie:
         headers["Cookie"] = cookie
     body = None if form is None else urlencode(form)
+    if app := APPS.get(f"http://{origin}"):
+        if body is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        return app.send(method, f"/{path}", body and body.encode(), headers)
     with closing(http.client.HTTPConnection(origin, timeout=DEADLINE)) as connection:
         connection.request(method, f"/{path}", body, headers)
         response = connection.getresponse()
@@ -98,16 +101,14 @@ def text_of(reply: Reply | str) -> str:
 
 
 def visible_text(reply: Reply | str) -> str:
-    """Return the visible text of a page, in one line."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(reply))).split())
 
 
 def skill_paths(reply: Reply | str) -> list[str]:
-    """Return the URL paths of the listed skills, in order."""
     return re.findall(r'<h2><a href="[^"]*/ui/skills/([^"]*)">', text_of(reply))
 
 
-def list_pages(server: Server, path: str) -> Iterator[str]:
+def list_pages(server: Target, path: str) -> Iterator[str]:
     """Follow the `next` links of a paginated list."""
     while path:
         text = get(server, path).body.decode()
@@ -137,7 +138,6 @@ def make_context(
 
 
 def render_view(view: Any, context: Context, query: str = "") -> str:
-    """Render a view without a server."""
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query.encode()})
     response = view(request, context)
     if inspect.isawaitable(response):

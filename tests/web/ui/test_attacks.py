@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from web.http_wire import Server, bearer_header, token_file, wait_until
-from web.in_process import app_serving
+from web.http_wire import Target, bearer_header, token_file, wait_until
+from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB
 from web.ui import corpus
 from web.ui.serving import (
@@ -22,10 +22,8 @@ from web.ui.serving import (
     get,
     grant,
     page_serving,
-    signed_in,
     skill_paths,
     text_of,
-    ui_command,
     visible_text,
 )
 from web.ui.test_live import next_event, open_stream
@@ -44,7 +42,7 @@ def test_cross_site_requests_are_refused(skills: Path, site: str) -> None:
         headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
         return fetch(origin + path, cookie, method, **headers).status
 
-    with signed_in(skills) as (origin, cookie):
+    with local_page(skills) as (origin, cookie):
         assert [status(site, mode) for mode in ("no-cors", "cors", "same-origin")] == [303] * 3
         assert status("same-origin", "cors") == 200
         assert status(site, "navigate") == 200
@@ -53,17 +51,17 @@ def test_cross_site_requests_are_refused(skills: Path, site: str) -> None:
 
 
 def test_refusal_has_security_headers(skills: Path) -> None:
-    with ui_command(skills) as address:
+    with local_page(skills) as (origin, _):
         for call in ("POST /ui/", "PUT /ui/sign-in", "POST /ui/sign-out/", "OPTIONS /ui/x", "GET /ui/enter"):
             method, path = call.split()
-            reply = fetch(address.partition("/ui/")[0] + path, method=method)
+            reply = fetch(origin + path, method=method)
             assert reply.status in {403, 405}, call
             assert "frame-ancestors 'none'" in reply.headers["Content-Security-Policy"], call
             assert reply.headers["Cache-Control"] == "no-store", call
             assert reply.headers["X-Content-Type-Options"] == "nosniff", call
 
 
-def test_open_redirect_and_session_fixation_are_refused(guarded: Server) -> None:
+def test_open_redirect_and_session_fixation_are_refused(guarded: Target) -> None:
     for path in ("//evil.example/", "/%2f%2fevil.example/", "/\\evil.example", "/enter/", "/..//evil.example"):
         for target in (path, f"{path}?next=//evil.example", f"/enter?once=x&next={path}"):
             reply = get(guarded, f"/ui{target}")
@@ -80,13 +78,13 @@ def test_open_redirect_and_session_fixation_are_refused(guarded: Server) -> None
 
 def test_cookie_is_secure_behind_trusted_tls_proxy_only(skills: Path) -> None:
     tls = {"X-Forwarded-For": "10.0.0.9", "X-Forwarded-Proto": "https", "Host": "localhost"}
-    with page_serving(skills, "--trusted-proxy", "127.0.0.1", environment=TOKENS) as server:
+    with app_serving(skills, "--ui", "--trusted-proxy", "127.0.0.1", environment=TOKENS) as server:
         for headers, is_secure in (({**tls, "Origin": "https://localhost"}, True), ({}, False)):
             cookie = sign_in(server, SECRET, **headers).headers["Set-Cookie"] or ""
             flags = {flag.strip().lower() for flag in cookie.split(";")[1:]}
             assert {"httponly", "samesite=strict", "path=/ui"} <= flags
             assert ("secure" in flags) is is_secure
-    with page_serving(skills, environment=TOKENS) as server:  # without a trusted proxy
+    with app_serving(skills, "--ui", environment=TOKENS) as server:  # without a trusted proxy
         assert "Secure" not in (sign_in(server, SECRET, **tls).headers["Set-Cookie"] or "")
 
 
@@ -110,7 +108,7 @@ def test_event_stream_ends_when_its_token_is_revoked(tmp_path: Path, skills: Pat
 
 def test_raw_file_is_never_executable_content(tmp_path: Path) -> None:
     path = corpus.write(tmp_path)[0]
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         for name in ("evil.svg", "evil.html", "SKILL.md"):
             reply = get(server, f"/ui/raw/{path}?file={name}")
             assert reply.status == 200
@@ -150,13 +148,13 @@ VIEWS = (
 )  # fmt: skip
 
 
-def html_of(server: Server, token: str, view: str) -> str:
+def html_of(server: Target, token: str, view: str) -> str:
     return text_of(get(server, f"/ui/{view}", **bearer_header(token)))
 
 
 def test_no_view_contains_withheld_skills_or_paths_of_the_disk(folder: Path) -> None:
     usage = f"sqlite:{folder / 'usage.db'}"
-    with page_serving("--config", folder / "c.toml", "--usage", usage) as server:
+    with app_serving("--config", folder / "c.toml", "--usage", usage, "--ui") as server:
         assert skill_paths(html_of(server, BOB, "")) == ["outer", "tea"]
         assert len(skill_paths(html_of(server, ANN, ""))) == 5
         assert "shadowed" in visible_text(html_of(server, ANN, "problems"))
@@ -187,7 +185,7 @@ def test_problems_of_folders_are_for_administrators_only(folder: Path) -> None:
     (folder / "skills" / "group").mkdir()
     os.mkdir(os.fsencode(folder / "skills" / "group") + b"/\xff")
     (folder / "c.toml").write_text(CONFIGURATION + grant("bob", "**"))
-    with page_serving("--config", folder / "c.toml") as server:
+    with app_serving("--config", folder / "c.toml", "--ui") as server:
         summaries: list[str] = []
         for token, is_shown in ((ANN, True), (BOB, False)):
             wait_until(lambda token=token: "checking" not in html_of(server, token, ""))

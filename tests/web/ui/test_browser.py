@@ -31,7 +31,6 @@ LIVE_STATUS = "Changes appear here as they happen."
 
 @contextmanager
 def visit(chromium: Browser, session: tuple[str, str], **options: Any) -> Iterator[tuple[PageRecord, str]]:
-    """Open the page of an origin with a session cookie. Yield its record and the origin."""
     origin, cookie = session
     with open_page(chromium, **options) as seen:
         name, _, value = cookie.partition("=")
@@ -364,24 +363,3 @@ def test_hostile_skills_inject_nothing_into_any_view(chromium: Browser, tmp_path
             assert find_harm(page, plain=view.startswith("raw/")) == [], view
     assert downloads == [f"raw/{paths[0]}?file=fake.png"]
     assert {urlsplit(url).netloc for url in seen.requests if not url.startswith("data:")} == {urlsplit(origin).netloc}
-
-
-HARMFUL_MARKUP = (
-    "<iframe></iframe>", "<object></object>", "<embed>", "<base href='https://a.example/'>",
-    "<link href='/leak'>", "<form action='/leak'></form>", "<script src='/other.js'></script>", "<script></script>",
-    "<script src='/ui/static/ui.js'></script>" * 2, "<p onclick='x'>", "<p style='color: red'>",
-    "<a href='javascript:x'>x</a>", "<a href='data:,x'>x</a>", "<svg><a href='https://a.example/'></a></svg>",
-    "<script>hit = 1; document.currentScript.remove()</script>", "<title>hit</title>",
-    "<p id='a'><script>a.attachShadow({mode: 'open'}); document.currentScript.remove()</script>",
-)  # fmt: skip
-
-
-def test_find_harm_detects_each_kind(chromium: Browser) -> None:
-    """Without this, the test of hostile skills could pass because `find_harm` finds nothing."""
-    with open_page(chromium) as seen:
-        seen.page.set_content("<script src='/ui/static/ui.js'></script><a href='https://a.example/'>a</a>")
-        assert find_harm(seen.page) == []
-        for markup in HARMFUL_MARKUP:
-            seen.page.goto("about:blank")  # a new window without globals of earlier scripts
-            seen.page.set_content(markup)
-            assert find_harm(seen.page) != [], markup

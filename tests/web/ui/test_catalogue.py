@@ -22,7 +22,7 @@ from mcp_skills_server.web.ui.pages import catalogue, problems, tools, triggers
 from runtime.embeddings import tiny
 from web.http_wire import Server, client, wait_until
 from web.in_process import app_serving
-from web.ui.serving import get, make_context, page_serving, render_view, skill_paths, text_of, visible_text
+from web.ui.serving import get, make_context, render_view, skill_paths, text_of, visible_text
 from wire import FIXTURES, write_skill
 
 
@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     write_skill(two / "group" / "files", description="x\nmetadata:\n  tags: tiny", a_md="a", b_md="b")
     for root in (one, two):
         write_skill(root / "same", description='x\ntags: ["red"]\nunknown-field: 1')
-    with app_serving(one, two, page=True) as started:
+    with app_serving(one, two, "--ui") as started:
         yield started
 
 
@@ -69,7 +69,7 @@ def test_catalogue_searches_by_meaning_with_embeddings(tmp_path: Path) -> None:
     write_skill(tmp_path / "alpha", description="All about an automobile")
     with tiny.endpoint() as models:
         options = ("--embeddings", models.url, "--embeddings-model", "tiny")
-        with page_serving(tmp_path, *options) as server:
+        with app_serving(tmp_path, *options, "--ui") as server:
             wait_until(lambda: listed_paths(server, "?q=driving+a+lorry") == ["alpha"])
 
 
@@ -94,7 +94,7 @@ def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
 
 def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:
     query = "a customer wants money back"
-    with app_serving(FIXTURES, page=True) as server, client(server, "modern") as mcp:
+    with app_serving(FIXTURES, "--ui") as server, client(server, "modern") as mcp:
         result = mcp.call("skills_search", query=query)
         expected = [skill["name"].rpartition("/")[2] for skill in result["structuredContent"]["skills"]]
         reply = get(server, f"/ui/?q={quote(query)}")
@@ -108,7 +108,7 @@ def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:
 def test_long_catalogue_is_paginated(tmp_path: Path) -> None:
     for number in range(250):
         write_skill(tmp_path / f"skill-{number:05}", description=f"Does thing number {number} of many.", body="x" * 500)
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         first = get(server, "/ui/")
         assert len(skill_paths(first)) == 100 and len(first.body) < 500_000
         assert skill_paths(get(server, "/ui/?from=200")) == [f"skill-{number:05}" for number in range(200, 250)]

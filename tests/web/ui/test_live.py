@@ -310,7 +310,6 @@ def test_nested_skill_is_not_part_of_outer_history(tmp_path: Path) -> None:
 
 def test_history_is_bounded_in_lines_skills_revisions_and_bytes(tmp_path: Path) -> None:
     def skill_of(count: int) -> Skill:
-        """Write a skill with a file of `count` lines."""
         write_skill(tmp_path / f"a{count}", lines_md="x\n" * count)
         registry.refresh()
         return registry.snapshot.skills[f"a{count}"]

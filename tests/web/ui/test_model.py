@@ -9,6 +9,7 @@ import anyio
 
 from catalog.forest import skill_md, skills, write_files
 from commands.calls import json_of
+from dispatching import dispatching
 from mcp_skills_server.authoring.context import HOSTS
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.table import AUTO, TABLE
@@ -17,7 +18,7 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
 from web.in_process import app_serving
 from web.ui.serving import get, make_context, visible_text
-from wire import FIXTURES, Era, serving, write_skill
+from wire import FIXTURES, Era, write_skill
 
 
 def test_model_view_equals_what_a_host_receives(tmp_path: Path, era: Era) -> None:
@@ -27,7 +28,9 @@ def test_model_view_equals_what_a_host_receives(tmp_path: Path, era: Era) -> Non
     context = make_context(FIXTURES, settings=Settings(proposals=ProposalStore(tmp_path)))
     shown = {(answer.method, answer.dialect): answer for answer in anyio.run(method_answers)}
     for extension in (False, True):
-        with serving(FIXTURES, "--proposals", tmp_path, era=era, extension=extension, opened=False) as wire:
+        with dispatching(
+            FIXTURES, proposals=ProposalStore(tmp_path), era=era, extension=extension, opened=False
+        ) as wire:
             (instructions, *_), _ = model.unasked(context, HOSTS["generic"])
             assert wire.open()["instructions"] == instructions.text
             for method in ("tools/list", "prompts/list"):
@@ -71,7 +74,7 @@ def test_withheld_skills_are_listed_and_channels_need_tools_and_skills(tmp_path:
 
 def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
     write_files(tmp_path, skills("one"))
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         modern = visible_text(get(server, "/ui/model?era=modern&dialect=sep-2640"))
         legacy = visible_text(get(server, "/ui/model?era=legacy&dialect=nonsense"))
         assert "1 skill here" in modern and "1 with the whole description, " in modern
@@ -79,6 +82,6 @@ def test_view_selects_era_and_dialect(tmp_path: Path) -> None:
         assert "io.modelcontextprotocol/serverInfo" not in legacy
         assert '"skills": [' in modern and '"skills": [' in legacy
         assert "one token for 4 bytes of UTF-8" in modern
-    with app_serving(tmp_path, page=True, tools=False) as server:
+    with app_serving(tmp_path, "--ui", "--no-tools") as server:
         for view in ("model", "tools?tool=skills_list&call=1"):
             assert "offers no tools" in visible_text(get(server, f"/ui/{view}"))

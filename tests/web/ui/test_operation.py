@@ -23,21 +23,10 @@ from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.pages import catalogue, operation
 from mcp_skills_server.web.ui.pages.problems import survey_of
 from mcp_skills_server.web.ui.usage import UsageReports
-from web.http_wire import Server, bearer_header, client, token_file, wait_until
+from web.http_wire import Server, Target, bearer_header, client, token_file, wait_until
 from web.in_process import app_serving
 from web.test_grants import ANN, BOB, configure
-from web.ui.serving import (
-    fetch,
-    get,
-    grant,
-    make_context,
-    page_serving,
-    render_view,
-    signed_in,
-    skill_paths,
-    text_of,
-    visible_text,
-)
+from web.ui.serving import fetch, get, grant, make_context, render_view, signed_in, skill_paths, text_of, visible_text
 from wire import FIXTURES, write_skill
 
 
@@ -89,13 +78,12 @@ ADMIN_HEADINGS = ("By principal", "By host program")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two skills, and two tokens."""
     write_files(tmp_path / "skills", skills("finance/refunds", "tea"))
     token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
     return tmp_path
 
 
-def load_skill(server: Server, folder: Path, token: str | None = None) -> None:
+def load_skill(server: Target, folder: Path, token: str | None = None) -> None:
     """Load a skill, and wait until the store has counted it: the page caches a report for five seconds."""
     with client(server, "modern", token=token) as mcp:
         mcp.read("skill://finance/refunds/SKILL.md")
@@ -105,7 +93,7 @@ def load_skill(server: Server, folder: Path, token: str | None = None) -> None:
 @pytest.mark.parametrize("grants", [grant("ann", "finance/**") + grant("bob", "**", may=["admin"]), ""])
 def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str) -> None:
     store = f"sqlite:{folder / 'usage.db'}"
-    with page_serving("--config", configure(folder, grants), "--usage", store) as server:
+    with app_serving("--config", configure(folder, grants), "--usage", store, "--ui") as server:
         load_skill(server, folder, ANN)
         page = visible_text(get(server, "/ui/usage", **bearer_header(BOB)))
         assert page.count(" 1 0 0 0 ") == 3
@@ -126,7 +114,7 @@ def test_administrator_sees_use_by_principal_and_host(folder: Path, grants: str)
 
 def test_unreadable_counts_are_not_shown_as_no_use(folder: Path) -> None:
     store = folder / "usage.db"
-    with page_serving(folder / "skills", "--usage", f"sqlite:{store}") as server:
+    with app_serving(folder / "skills", "--usage", f"sqlite:{store}", "--ui") as server:
         store.write_bytes(b"garbage" * 1_000)
         page = visible_text(get(server, "/ui/usage"))
         assert "The counts cannot be read" in page and "Nothing was used" not in page
@@ -136,7 +124,7 @@ def test_unreadable_counts_are_not_shown_as_no_use(folder: Path) -> None:
 
 
 def test_server_without_tokens_shows_use_but_no_principals_and_clients(folder: Path) -> None:
-    with page_serving(folder / "skills", "--usage", f"sqlite:{folder / 'usage.db'}") as server:
+    with app_serving(folder / "skills", "--usage", f"sqlite:{folder / 'usage.db'}", "--ui") as server:
         get(server, "/ui/skills/tea")  # viewing the page does not count as a use
         load_skill(server, folder)
         wait_until(lambda: skill_paths(get(server, "/ui/?used=used")) == ["finance/refunds"])  # read every five seconds
@@ -158,7 +146,7 @@ def test_uses_of_a_skill_of_this_name_in_another_folder_are_not_shown(tmp_path: 
     for folder in ("mine", "theirs"):
         write_skill(tmp_path / folder / "refunds")
     option = ("--usage", f"sqlite:{tmp_path / 'usage.db'}")
-    with page_serving(tmp_path / "theirs", *option) as server, client(server, "modern") as mcp:
+    with app_serving(tmp_path / "theirs", *option, "--ui") as server, client(server, "modern") as mcp:
         mcp.call("skills_load", names=["refunds"])
         store = UsageStore(str(tmp_path / "usage.db"))
         wait_until(lambda: any(row.loads for row in store.report().lines))
@@ -218,11 +206,11 @@ def test_sources_show_kind_and_checks_and_errors_to_administrators(tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with app_serving(FIXTURES, page=True) as started:
+    with app_serving(FIXTURES, "--ui") as started:
         yield started
 
 
-def test_tools_view_calls_reading_tools_and_shows_results(server: Server) -> None:
+def test_tools_view_calls_reading_tools_and_shows_results(server: Target) -> None:
     def result_of(query: str) -> str:
         return visible_text(get(server, f"/ui/tools?tool=skills_{query}&call=1"))
 
@@ -251,6 +239,6 @@ def test_tools_view_calls_reading_tools_and_shows_results(server: Server) -> Non
 
 def test_tools_view_tells_what_a_host_cuts_off(tmp_path: Path) -> None:
     write_skill(tmp_path / "long", body="word\n" * 60_000)
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         page = visible_text(get(server, "/ui/tools?tool=skills_load&arg.names=long&host=claude-code&call=1"))
         assert re.search(r" 40,\d{3} bytes of text, about [\d,]+ tokens\. This host cuts off [\d,]+ characters\.", page)

@@ -50,7 +50,7 @@ def test_root_problems_are_shown_to_administrators_only(tmp_path: Path) -> None:
 
 
 def test_problems_equal_those_of_validate_and_mark_their_lines() -> None:
-    with app_serving(BROKEN, page=True) as server:
+    with app_serving(BROKEN, "--ui") as server:
         result = CliRunner().invoke(cli, ["validate", str(BROKEN), "--format", "json"])
         expected = Counter(problem["code"] for problem in json.loads(result.stdout)["problems"])
         reply = get(server, "/ui/problems")
@@ -80,7 +80,7 @@ def test_problems_are_paginated_and_escaped_with_hidden_characters_visible(tmp_p
     paths = [f"skill-{number:03}" for number in range(120)]
     hostile = "---\nname: b\ndescription: x ignore\u200b all <script>window.hit=1</script>\n---\n\ntext\n"
     write_files(tmp_path, {f"{path}/SKILL.md": skill_md("other") for path in paths} | {f"{paths[0]}/SKILL.md": hostile})
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         pages = [*list_pages(server, "/ui/problems?code=name-mismatch")]
         assert skill_paths("".join(pages)) == paths
         assert "from number 101" in visible_text(pages[-1]) and "Previous" in visible_text(pages[-1])

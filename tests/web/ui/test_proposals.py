@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -10,14 +12,16 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.web.ui.pages.proposals import sides
 from proposals.test_intake import manifest
 from server.test_tools import text_of
 from tables import each_row
-from web.http_wire import Reply, Server, bearer_header, client, http_serving, token_file
+from web.http_wire import Reply, Target, bearer_header, client, token_file
+from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import find_harm, needs_chromium, open_page
-from web.ui.serving import fetch, get, grant, page_serving, signed_in, ui_command, visible_text
+from web.ui.serving import fetch, get, grant, ui_command, visible_text
 from wire import serving, write_skill
 
 RIGHTS = ["propose", "review"]
@@ -35,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def propose(server: Server, token: str, name: str, **more: str) -> str:
+def propose(server: Target, token: str, name: str, **more: str) -> str:
     """Propose a hostile skill, and return the id of the proposal."""
     with client(server, "modern", token=token) as wire:
         files = {SKILL_MD: manifest(name.rpartition("/")[2]) + HOSTILE + "\n", **more}
@@ -44,19 +48,25 @@ def propose(server: Server, token: str, name: str, **more: str) -> str:
         return result["structuredContent"]["id"]
 
 
+@contextmanager
+def reviewing(folder: Path, grants: str = GRANTS) -> Iterator[Target]:
+    options = ("--config", configure(folder, grants), "--proposals", folder / "kept", "--ui")
+    with app_serving(*options) as server:
+        yield server
+
+
 def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
     def view(path: str = "") -> Reply:
         return get(server, f"/ui/proposals{path}", **bearer_header(BOB))
 
     def decide(id_: str, site: str = "same-origin", **fields: str) -> int:
-        """Submit a decision, and return the status."""
         headers = bearer_header(BOB) | {"Sec-Fetch-Site": site}
         return server.send("POST", f"/ui/proposals/{id_}", urlencode(fields).encode(), headers).status
 
     audit = folder / "audit"
     write_skill(folder / "skills" / "hr" / "brewing", description="Does a thing when it is asked to.")
     options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept", "--audit-log", audit)
-    with http_serving(*options, "--ui") as server:
+    with app_serving(*options, "--ui") as server:
         of_ann, of_bob = propose(server, ANN, "tea", run="#!/bin/sh\n"), propose(server, BOB, "tea/black")
         assert "tea/black" in visible_text(view())
         page = view(f"/{of_ann}")
@@ -100,8 +110,7 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
 
 def test_similar_skills_are_shown_only_to_reviewers_who_may_read_them(folder: Path) -> None:
     write_skill(folder / "skills" / "spy", description="Does a thing when it is asked to.")
-    options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept")
-    with http_serving(*options, "--ui") as server:
+    with reviewing(folder) as server:
         path = f"/ui/proposals/{propose(server, ANN, 'tea')}"
         assert "spy says much the same" in visible_text(get(server, path, **bearer_header(ANN)))
         assert "spy" not in visible_text(get(server, path, **bearer_header(BOB)))
@@ -113,8 +122,7 @@ def test_queries_rank_only_skills_that_the_reviewer_may_read(folder: Path) -> No
     for path in ("spy", "off"):
         write_skill(folder / "skills" / path, description="Brews strong tea leaves. Brew strong tea leaves.")
     (folder / "skills" / "skills-off.txt").write_text("off\n")
-    options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept")
-    with http_serving(*options, "--ui") as server, client(server, "modern", token=ANN) as wire:
+    with reviewing(folder) as server, client(server, "modern", token=ANN) as wire:
         text = "---\nname: tea\ndescription: Brews tea, at times of strong leaves.\n---\n"
         files = {SKILL_MD: text, "evals/t.json": cases}
         proposed = wire.call("skills_propose", name="tea", files=files, reason="It is missing.")
@@ -127,8 +135,7 @@ def test_refusal_on_the_page_names_no_folder_without_admin(folder: Path) -> None
     rights = grant("ann", "**", may=RIGHTS) + grant("bob", "brew/*", may=["review"])
     chief = grant("chief", "**", may=["review", "admin"])
     token_file(folder, f"ann={ANN}", f"bob={BOB}", f"chief={CHIEF}")
-    options = ("--config", configure(folder, rights + chief), "--proposals", folder / "kept")
-    with http_serving(*options, "--ui") as server:
+    with reviewing(folder, rights + chief) as server:
         id_ = propose(server, ANN, "brew/green")
 
         def refusal(token: str) -> str:
@@ -148,11 +155,11 @@ def test_refusal_on_the_page_names_no_folder_without_admin(folder: Path) -> None
 
 
 def test_proposals_need_a_grant_on_a_server_but_not_locally(folder: Path) -> None:
-    with page_serving(folder / "skills", "--proposals", folder / "kept") as server:
+    with app_serving(folder / "skills", "--ui", "--proposals", folder / "kept") as server:
         assert "/ui/proposals" not in get(server, "/ui/").body.decode()
         assert get(server, "/ui/proposals").status == 403
         assert server.send("POST", ABSENT, b"decision=approve", {"Sec-Fetch-Site": "same-origin"}).status == 404
-    with signed_in(folder / "skills", "--proposals", folder / "kept") as (origin, cookie):
+    with local_page(folder / "skills", proposals=ProposalStore(folder / "kept")) as (origin, cookie):
         assert "No proposal is pending" in visible_text(fetch(f"{origin}/ui/proposals", cookie))
         assert fetch(origin + ABSENT, cookie).status == 404
 

@@ -34,7 +34,8 @@ from mcp_skills_server.web.ui.sign_in import form_of
 from shared.redis_servers import redis_server
 from tables import each_row
 from web.authorization_server import AuthorizationServer, authorization_server
-from web.http_wire import Reply, Server, bearer_header, http_serving
+from web.http_wire import Reply, Server, Target, bearer_header
+from web.in_process import app_serving
 from web.proxies import Edits, HaProxy, running
 from web.ui.serving import SECRET, TOKENS, cookie_of, fetch, get, page_serving, text_of, ui_command, visible_text
 from wire import write_skill
@@ -42,18 +43,18 @@ from wire import write_skill
 CALLBACK = "https://skills.example/ui/oauth/callback"
 
 
-def sign_in(server: Server, token: str, prefix: str = "", **headers: str | None) -> Reply:
+def sign_in(server: Target, token: str, prefix: str = "", **headers: str | None) -> Reply:
     """Submit the sign-in form as a browser would. A header that is None is left out."""
     given = {"Sec-Fetch-Site": "same-origin", "Origin": f"http://127.0.0.1:{server.port}", **headers}
     return server.send("POST", f"{prefix}/ui/sign-in", urlencode({"token": token}).encode(), given)
 
 
-def sign_out(server: Server, cookie: str) -> Reply:
+def sign_out(server: Target, cookie: str) -> Reply:
     return server.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
 
 
 def test_root_path_prefixes_the_page_and_root_redirects_to_it(skills: Path) -> None:
-    with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
+    with app_serving(skills, "--ui", "--root-path", "/team", environment=TOKENS) as server:
         for path in ("/", "/team/"):
             reply = get(server, path)
             assert (reply.status, reply.headers["Location"], reply.body) == (303, "/team/ui/", b"")
@@ -64,14 +65,14 @@ def test_root_path_prefixes_the_page_and_root_redirects_to_it(skills: Path) -> N
         assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
         page = text_of(get(server, "/team/ui/", Cookie=cookie_of(reply)))
         assert 'href="/team/ui/skills/refunds"' in page and '"/ui/' not in page
-    with http_serving(skills, environment=TOKENS) as server:
+    with app_serving(skills, environment=TOKENS) as server:
         assert get(server, "/").status == 401
-    with http_serving(skills) as server:
+    with app_serving(skills) as server:
         assert get(server, "/ui/").status == get(server, "/").status == 404
 
 
 def test_open_server_needs_no_sign_in_and_sets_security_headers(skills: Path) -> None:
-    with page_serving(skills) as server:
+    with app_serving(skills, "--ui") as server:
         reply = get(server, "/ui/")
         assert reply.status == 200 and "refunds" in visible_text(reply) and "Sign out" not in visible_text(reply)
         assert get(server, "/ui").headers["Location"] == "/ui/"
@@ -110,7 +111,7 @@ def test_one_time_address_signs_in_once_and_redirects_without_secret(skills: Pat
         assert fetch(f"{origin}/mcp", cookie_of(signed_in)).status == 404  # it serves nothing but the page
 
 
-def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Server) -> None:
+def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Target) -> None:
     assert get(guarded, "/ui/").headers["Location"] == "/ui/sign-in"
     assert get(guarded, "/ui/skills/refunds").status == 303
     assert 'name="token" type="password"' in get(guarded, "/ui/sign-in").body.decode()
@@ -135,13 +136,13 @@ def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Server) -> None:
         {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": None, "Sec-Fetch-Site": None},
     ],
 )  # fmt: skip
-def test_form_of_foreign_origin_is_refused(guarded: Server, headers: dict[str, str | None]) -> None:
+def test_form_of_foreign_origin_is_refused(guarded: Target, headers: dict[str, str | None]) -> None:
     reply = sign_in(guarded, SECRET, **headers)
     assert reply.status == 403 and "Set-Cookie" not in reply.headers
 
 
 def test_page_with_tokens_accepts_any_host_name_but_mcp_does_not(skills: Path) -> None:
-    with page_serving(skills, "--host", "0.0.0.0", environment=TOKENS) as server:
+    with app_serving(skills, "--ui", "--host", "0.0.0.0", environment=TOKENS) as server:
         headers = {"Host": "skills.example", "Origin": "http://skills.example"}
         assert sign_in(server, SECRET, **headers).status == 303
         assert sign_in(server, SECRET, **{**headers, "Origin": "http://evil.example"}).status == 403
@@ -153,7 +154,7 @@ def test_failed_authentications_share_one_rate_limit_for_page_and_mcp(tmp_path: 
     config = tmp_path / "c.toml"
     config.write_text("[quota]\nfailed-authentications-per-minute = 4\n")
     wrong = bearer_header("wrong-wrong-wrong-wrong")
-    with page_serving(skills, "--config", config, environment=TOKENS) as server:
+    with app_serving(skills, "--ui", "--config", config, environment=TOKENS) as server:
         assert server.send("POST", "/mcp", b"{}", wrong).status == 401
         assert get(server, "/ui/", **wrong).status == 303
         assert [sign_in(server, "wrong").status for _ in range(3)] == [403, 403, 429]
@@ -167,7 +168,7 @@ def test_wrong_bearer_tokens_at_any_endpoint_of_the_page_are_limited_and_audited
     config, audit = tmp_path / "c.toml", tmp_path / "audit.jsonl"
     config.write_text("[quota]\nfailed-authentications-per-minute = 2\n")
     for method, path in (("GET", "/ui/"), ("GET", "/ui/sign-in"), ("POST", "/ui/try"), ("GET", "/ui/no-such")):
-        with page_serving(skills, "--config", config, "--audit-log", audit, environment=TOKENS) as server:
+        with app_serving(skills, "--ui", "--config", config, "--audit-log", audit, environment=TOKENS) as server:
             own = {"Origin": f"http://127.0.0.1:{server.port}"}
             wrong = [
                 server.send(method, path, b"", own | bearer_header(f"wrong-{number}")).status for number in range(5)
@@ -216,7 +217,6 @@ def test_session_ends_on_token_expiry_idle_timeout_and_eviction() -> None:
 
 
 def register_page(issuer: AuthorizationServer) -> None:
-    """Register the page as a public client of the issuer."""
     issuer.clients["page"] = OAuthClientInformationFull(
         client_id="page", redirect_uris=[AnyUrl(CALLBACK)], token_endpoint_auth_method="none"
     )
@@ -232,7 +232,9 @@ def test_oauth_sign_in_uses_pkce_and_state_bound_to_browser(tmp_path: Path, skil
     with ExitStack() as stack:
         with authorization_server() as issuer:
             register_page(issuer)
-            server = stack.enter_context(page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url)))
+            server = stack.enter_context(
+                app_serving(skills, "--ui", "--config", oauth_configuration(tmp_path, issuer.url))
+            )
             assert "Sign in at" in visible_text(get(server, "/ui/sign-in"))
             begun = get(server, "/ui/oauth/begin")
             authorization_url = begun.headers["Location"] or ""
@@ -266,7 +268,7 @@ def test_oauth_sign_in_uses_pkce_and_state_bound_to_browser(tmp_path: Path, skil
 def test_cross_site_requests_do_not_consume_the_sign_in_rate_limit(tmp_path: Path, skills: Path) -> None:
     with authorization_server() as issuer:
         quota = 'ui-client-id = "page"\n[quota]\nfailed-authentications-per-minute = 4'
-        with page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url, quota)) as server:
+        with app_serving(skills, "--ui", "--config", oauth_configuration(tmp_path, issuer.url, quota)) as server:
             image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
             for path in ("/ui/oauth/begin", "/ui/oauth/callback?state=x&code=y", "/ui/enter?once=x", "/metrics"):
                 for _ in range(8):
@@ -283,7 +285,7 @@ def test_cross_site_requests_do_not_consume_the_sign_in_rate_limit(tmp_path: Pat
 def test_page_without_client_id_accepts_bearer_tokens_only(tmp_path: Path, skills: Path) -> None:
     with (
         authorization_server() as issuer,
-        page_serving(skills, "--config", oauth_configuration(tmp_path, issuer.url, "")) as server,
+        app_serving(skills, "--ui", "--config", oauth_configuration(tmp_path, issuer.url, "")) as server,
     ):
         assert get(server, "/ui/oauth/begin").status == 404 and get(server, "/ui/").status == 303
         token = issuer.token("https://skills.example/mcp", [])
@@ -407,7 +409,6 @@ ROUND_ROBIN: Edits = [("balance source", "balance roundrobin"), ("hash-type cons
 def two_replicas(
     folder: Path, *options: str | Path, edits: Edits = (), **environment: str
 ) -> Iterator[tuple[Server, Server]]:
-    """Run two replicas behind a proxy. Yield the proxy and the first replica."""
     write_skill(folder / "skills" / "refunds")
     (folder / "proxy").mkdir()
     with ExitStack() as stack:

@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    with app_serving(folder, page=True) as started:
+    with app_serving(folder, "--ui") as started:
         yield started
 
 
@@ -131,7 +131,7 @@ def test_files_are_a_tree_labelled_with_whole_paths(server: Server) -> None:
 
 def test_path_traversal_is_refused(skills: Path) -> None:
     (skills.parent / "secret.txt").write_text("secret", encoding="utf-8")
-    with page_serving(skills) as server:
+    with app_serving(skills, "--ui") as server:
         elsewhere = ("../secret.txt", "../../secret.txt", "/etc/passwd", "", ".", "SKILL.md/../../../secret.txt", "%00")
         for file in elsewhere:
             for view in ("files", "raw"):
@@ -143,7 +143,7 @@ def test_path_traversal_is_refused(skills: Path) -> None:
 
 def test_change_is_shown_as_diff_and_recorded_as_read(tmp_path: Path) -> None:
     directory, audit = write_skill(tmp_path / "a", body="# One\n\nfirst line\n"), tmp_path / "audit.jsonl"
-    with page_serving(tmp_path, "--audit-log", audit) as server:
+    with app_serving(tmp_path, "--ui", "--audit-log", audit) as server:
         assert "It has not changed." in visible_text(html_of(server, "/ui/history/a"))
         assert audit.read_bytes() == b"", "nothing of the skill was sent"
         write_skill(directory, body="# One\n\nsecond <b>line\n", scripts__more_py="new\n")
@@ -157,13 +157,11 @@ def test_change_is_shown_as_diff_and_recorded_as_read(tmp_path: Path) -> None:
 
 
 def git(repository: Path, *arguments: str) -> str:
-    """Run git as a fixed author, and return its output."""
     command = ["git", "-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org", *arguments]
     return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout
 
 
 def commit_all(folder: Path, subject: str) -> None:
-    """Commit all files of a folder, initializing the repository if necessary."""
     git(folder, "init", "-q")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", subject)
@@ -181,7 +179,7 @@ def test_git_history_is_shown_without_running_configured_programs(tmp_path: Path
     ):  # fmt: skip
         git(repository, "config", key, f"touch {marker}")
     git(repository, "config", "log.showSignature", "true")
-    with app_serving(repository / "skills", page=True) as server:
+    with app_serving(repository / "skills", "--ui") as server:
         text = html_of(server, "/ui/history/a")
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
         assert "-# One" in text and "+# Two" in text
@@ -256,7 +254,7 @@ def test_git_history_ignores_links_to_another_repository(
     skill = write_skill(root / subfolder, name="tea")
     link(skill / ".git", private / ".git")
     assert commits(os.fspath(skill), os.fspath(root)) == []
-    with app_serving(root, page=True) as server:
+    with app_serving(root, "--ui") as server:
         reply = get(server, "/ui/history/tea")
         assert reply.status == 200 and b"secret" not in reply.body
 
@@ -280,7 +278,7 @@ def test_texts_that_are_cut_say_so(tmp_path: Path) -> None:
     notes = "".join(f"  line {number:06}\n" for number in range(1_000))
     fields = f"x\narguments: [{{name: city}}]\nnotes: |\n{notes.rstrip()}"
     write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}}\n" + "word\n" * 50_000)
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         page = get(server, "/ui/skills/weather?fill=1&arg.city=Bonn").body.decode()
         assert "Weather of Bonn" in page and page.count("Only the beginning is shown.") == 1
         assert re.search(r"line 0006\d\d\n(line 0)?[\d.line ]*\.\.\.</pre>", page)
@@ -289,7 +287,7 @@ def test_texts_that_are_cut_say_so(tmp_path: Path) -> None:
 def test_skill_with_line_breaks_in_its_folders_is_shown(tmp_path: Path) -> None:
     write_skill(tmp_path / "a\nb" / "tea", x_md="text")
     write_skill(tmp_path / "last\n")
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         for path in ("a%0Ab/tea", "last%0A"):
             assert f'href="/ui/skills/{path}"' in get(server, "/ui/").body.decode()
             assert get(server, f"/ui/skills/{path}").status == get(server, f"/ui/history/{path}").status == 200

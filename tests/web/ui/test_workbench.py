@@ -23,9 +23,9 @@ from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import start_command
 from mcp_skills_server.web.ui.pages import skill
 from web.http_wire import wait_until
-from web.in_process import app_serving
+from web.in_process import app_serving, local_page
 from web.ui.chromium import needs_chromium
-from web.ui.serving import fetch, get, make_context, page_serving, signed_in, skill_paths, text_of, visible_text
+from web.ui.serving import fetch, get, make_context, signed_in, skill_paths, text_of, visible_text
 from web.ui.test_browser import open_local_page
 from web.ui.test_skill import PNG
 from wire import FIXTURES, Wire, write_skill
@@ -142,7 +142,7 @@ def test_saving_queries_is_refused_cross_site_and_outside_the_skill(tmp_path: Pa
     write_skill(tmp_path / "far")
     inner = write_skill(tmp_path / "far" / "inner")
     (tmp_path / "skills" / "c").symlink_to(tmp_path / "far")
-    with signed_in(tmp_path / "skills") as (origin, cookie):
+    with local_page(tmp_path / "skills") as (origin, cookie):
         assert post_status("try", origin, cookie, "http://evil.example", skill="a", prompts="x") == 403
         assert post_status("try", origin, skill="a", prompts="x") == 403
         refusal = text_of(fetch(f"{origin}/ui/try", "", "POST", {"skill": "a"}, Origin=origin))
@@ -170,7 +170,7 @@ def test_saving_queries_keeps_a_set_that_the_form_cannot_show(skills: Path) -> N
     place = skills / "refunds" / "evals" / "trigger_queries.json"
     place.parent.mkdir()
     place.write_text(entries("pay back"), encoding="utf-8")
-    with signed_in(skills) as (origin, cookie):
+    with local_page(skills) as (origin, cookie):
         assert post_status("try", origin, cookie, skill="refunds", prompts="x") == 303
         assert json.loads(place.read_bytes())[0]["query"] == "x"
         for kept in (entries(*map(str, range(21))), entries("a\nb"), entries("- a"), entries("x" * 2_001), "[{"):
@@ -181,7 +181,7 @@ def test_saving_queries_keeps_a_set_that_the_form_cannot_show(skills: Path) -> N
             assert place.read_text(encoding="utf-8") == kept
     place.write_text(entries("pay back"), encoding="utf-8")
     place.with_name("evals.json").write_text(entries(*map(str, range(20))), encoding="utf-8")
-    with signed_in(skills) as (origin, cookie):  # the form shows the queries of the other file alone
+    with local_page(skills) as (origin, cookie):  # the form shows the queries of the other file alone
         assert post_status("try", origin, cookie, skill="refunds", prompts="x") == 400
         assert place.read_text(encoding="utf-8") == entries("pay back")
 
@@ -190,7 +190,7 @@ def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path)
     for name in ("tea", "coffee"):
         write_skill(tmp_path / "drinks" / name)
     off = tmp_path / "skills-off.txt"
-    with signed_in(tmp_path) as (origin, cookie):
+    with local_page(tmp_path) as (origin, cookie):
         assert 'name="off" value="drinks/tea"' in text_of(fetch(f"{origin}/ui/skills/drinks/tea", cookie))
         assert post_status("switch", origin, cookie, "http://evil.example", off="drinks/tea") == 403
         assert post_status("switch", origin, off="drinks/tea") == 403
@@ -213,8 +213,8 @@ def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path)
 
 def test_server_page_is_read_only_and_compressed(skills: Path) -> None:
     write_skill(skills / "polite-greetings", body="word " * 2_000)
-    with page_serving(skills) as server:
-        origin = f"http://127.0.0.1:{server.port}"
+    with app_serving(skills, "--ui") as server:
+        origin = server.origin
         assert post_status("try", origin, skill="refunds", prompts="y") == 403
         assert post_status("switch", origin, off="refunds") == 403
         assert "Save them" not in visible_text(get(server, "/ui/try?skill=refunds&prompts=y"))
@@ -230,14 +230,14 @@ def test_server_page_is_read_only_and_compressed(skills: Path) -> None:
 
 
 def test_skill_view_shows_command_configuration_and_deeplink_of_hosts(skills: Path) -> None:
-    with signed_in(skills) as (origin, cookie):
+    with local_page(skills) as (origin, cookie):
         page = html.unescape(text_of(fetch(f"{origin}/ui/skills/refunds", cookie)))
         assert str(skills / "refunds") in page and '"mcpServers"' in page
         assert page.count(f" install cursor {skills}</code>") == 1
         link = re.search(r'href="vscode:mcp/install\?([^"]*)"', page)
         entry = json.loads(unquote(link[1] if link else ""))
         assert [entry["command"], *entry["args"]] == [*start_command(), "serve", str(skills)]
-    with page_serving(skills) as server:
+    with app_serving(skills, "--ui") as server:
         page = html.unescape(text_of(get(server, "/ui/skills/refunds")))
         assert (
             f">mcp-skills-server install claude-code --url http://127.0.0.1:{server.port}/mcp" in page
@@ -274,7 +274,7 @@ def test_commands_and_entries_of_the_local_page_work_as_copied(tmp_path: Path) -
         stack.callback(wire.kill)
         wire.open()
         assert {entry["uri"] for entry in wire.every_skill()} == {"skill://refunds/SKILL.md", "skill://tea/SKILL.md"}
-    for command in commands:
+    for command in commands[::8]:  # all begin alike; `install` is tested for each host
         run_copied(command)
     empty = tmp_path / "no skills"
     empty.mkdir()
@@ -318,7 +318,7 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         (copy / "icon.png").write_bytes(PNG)
     bitmap = write_skill(tmp_path / "bitmap", description="Draws bitmaps.\nicon: icon.bmp")
     (bitmap / "icon.bmp").write_bytes(b"BM")
-    with app_serving(tmp_path, page=True) as server:
+    with app_serving(tmp_path, "--ui") as server:
         page = get(server, "/ui/skills/refunds")
         text = visible_text(page)
         assert "Trigger set: 1 of 3 prompts pass" in text

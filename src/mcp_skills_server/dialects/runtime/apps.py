@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from mcp_skills_server.dialects.dialect import is_initial
 from mcp_skills_server.dialects.runtime.words import LIST, LOAD
 from mcp_skills_server.model import Json
 
@@ -25,8 +26,9 @@ _META: Final[dict[str, Json]] = {
 
 def is_declared(extensions: Mapping[str, Any]) -> bool:
     """Return whether the client extensions declare support of HTML views."""
-    kinds: object = extensions.get(EXTENSION, {}).get("mimeTypes")
-    return isinstance(kinds, list) and _MIME_TYPE in kinds
+    settings: Mapping[str, Any] = extensions.get(EXTENSION, {})
+    kinds: object = settings.get("mimeTypes")
+    return is_initial(settings) and isinstance(kinds, list) and _MIME_TYPE in kinds
 
 
 def descriptors() -> list[Json]:

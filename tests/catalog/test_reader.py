@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from catalog.forest import ChangeListener, Patch, load_registry, run_concurrently, skill_md, skills, write_files
-from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model.digests import digest_of
@@ -149,3 +149,16 @@ def test_changed_mode_of_a_file_is_a_change_with_the_same_bytes(tmp_path: Path) 
     assert (before.executable, after.executable) == (False, True)
     assert (before.digest, before.size) == (after.digest, after.size)
     assert not registry.refresh()
+
+
+def test_signature_of_a_file_that_a_kept_skill_does_not_have_yet_proves_nothing(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """The scan in the grace period reads the new SKILL.md and keeps the old skill."""
+    monkeypatch.setattr(disk, "_SETTLED_NS", -1_000_000_000_000)
+    registry = load_registry(write_files(tmp_path, skills("a")))
+    registry.follow()
+    monkeypatch.setattr(scan, "QUIET_S", 0.0)
+    write_files(tmp_path, {"a/SKILL.md": skill_md("other")})
+    assert not registry.refresh()
+    assert registry.refresh().after["a"].name == "other"

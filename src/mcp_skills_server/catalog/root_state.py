@@ -198,6 +198,9 @@ class RootState:
                 self._report_missing(error)
                 return missing is None
             self.root.forget_links(subtree)
+        for directory in scan.kept:  # files of an earlier scan: these signatures prove others
+            for file in scan.skills[directory].files.values():
+                scan.signatures.pop(file.location, None)
         if self._gate is not None or self.root.off or self._refused:
             self._refuse(subtree, scan, known)
         directories = known.keys() | scan.skills.keys()

@@ -83,7 +83,7 @@ def test_feature_takes_one_class_and_one_table_row(tmp_path: Path) -> None:
     with http_serving(
         FIXTURES,
         "--metrics",
-        command=[sys.executable, str(program)],
+        command=[sys.executable, "-u", str(program)],
         environment={"MCP_SKILLS_METHODS": "/methods"},
     ) as server:
         server.send("GET", "/.well-known/agent-skills/index.json")

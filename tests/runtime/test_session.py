@@ -600,8 +600,8 @@ async def test_script_runs_as_edited_after_the_scan(
 async def test_concurrent_calls_see_only_skills_of_their_callers_view(registry: Registry) -> None:
     grants = [Grant(("group:all",), (Pattern("**"),)), Grant(("token:ann",), (Pattern("acme/**"),))]
     shared, views = Runtime(registry), Views(registry, Grants(grants, local=False))
-    wide = shared.offering(views.for_principal(Principal("token", "ann", groups=frozenset({"all"}))))
-    narrow = shared.offering(views.for_principal(Principal("token", "ann")))
+    wide = shared.offerings.get(views.for_principal(Principal("token", "ann", groups=frozenset({"all"}))))
+    narrow = shared.offerings.get(views.for_principal(Principal("token", "ann")))
     session = Sessions(shared).new(offering=wide)
     wide_answers: list[str] = []
     narrow_answers: list[str] = []

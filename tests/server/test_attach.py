@@ -25,6 +25,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_skills_server import Registry, Settings, attach
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quota import Owner
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import Views
@@ -605,7 +606,7 @@ def test_quota_owner_is_the_user_of_the_sdk_else_the_address_else_none() -> None
     user = {**address, "user": AuthenticatedUser(AccessToken(token="t", client_id="a", scopes=["read"]))}
     who = principal(user)
     assert who == Principal("user", "a", "", scopes=frozenset(["read"]))
-    assert who is not None and quota_owner(user) == who.key
-    assert (principal(address), quota_owner(address)) == (None, "address 192.0.2.1")
+    assert who is not None and quota_owner(user) == Owner(who.key)
+    assert (principal(address), quota_owner(address)) == (None, Owner("address 192.0.2.1"))
     for pipe in ({}, {"client": None}):
         assert (principal(pipe), quota_owner(pipe)) == (None, None)

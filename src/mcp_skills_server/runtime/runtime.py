@@ -66,7 +66,8 @@ class Runtime(ClosingMixin):
         self.whole = Offering(registry, self.settings, self.scripts, self._search_of_all)
         """All skills, as models are offered them."""
         self._unsubscribe: Callable[[], None] = registry.subscribe(self.whole.briefing.note)
-        self._offerings = LruCache(self._make_offering, _MAX_OFFERINGS)
+        self.offerings = LruCache(self._make_offering, _MAX_OFFERINGS)
+        """Sets of skills, as models are offered them."""
 
     def _make_scripts(self, settings: ScriptSettings | None) -> Scripts | None:
         if settings is None:
@@ -79,11 +80,9 @@ class Runtime(ClosingMixin):
         if self.registry.loaded.is_set():  # the first scan is not a change
             self.events.emit_changes(changes)
 
-    def offering(self, skill_set: SkillSet) -> Offering:
-        """Return a set of skills as models are offered it, cached."""
-        return self.whole if skill_set is self.registry else self._offerings.get(skill_set)
-
     def _make_offering(self, skill_set: SkillSet) -> Offering:
+        if skill_set is self.registry:
+            return self.whole
         briefing, search = self.whole.briefing, self._search_of_all
         return Offering(skill_set, self.settings, self.scripts, search, briefing)
 

@@ -58,7 +58,7 @@ class Tools:
         self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
     ) -> list[dict[str, Json]]:
         """Return the tools for callers with these skills; for `elsewhere` see `Briefing.tools`."""
-        briefing = self._sessions.runtime.offering(skill_set).briefing
+        briefing = self._sessions.runtime.offerings.get(skill_set).briefing
         tools = briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
         if self._proposing is None:
             return tools
@@ -66,12 +66,12 @@ class Tools:
 
     def tool_variants(self, skill_set: SkillSet) -> list[list[dict[str, Json]]]:
         """Return the tools with the shortest and the longest texts, to detect changes."""
-        briefing = self._sessions.runtime.offering(skill_set).briefing
+        briefing = self._sessions.runtime.offerings.get(skill_set).briefing
         return [briefing.tools(handles=True, client=client) for client in (UNKNOWN, WIDEST)]
 
     def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
         """Return the server instructions, or None if there are no skills."""
-        briefing = self._sessions.runtime.offering(skill_set).briefing
+        briefing = self._sessions.runtime.offerings.get(skill_set).briefing
         return briefing.instructions(client=client_of(client)) or None
 
     async def list_tools(
@@ -108,7 +108,7 @@ class Tools:
     ) -> runtime.ToolResult:
         conversation = given.pop(runtime.CONVERSATION, None)
         handle = given.pop(runtime.SESSION, conversation)
-        offering = self._sessions.runtime.offering(view.skill_set)
+        offering = self._sessions.runtime.offerings.get(view.skill_set)
         tool = runtime.canonical(name)
         if self._proposing is not None and tool in self._proposing.tools:
             return await self._proposing.call(view, tool, given, offering, caller=caller)

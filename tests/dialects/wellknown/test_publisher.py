@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -53,9 +54,8 @@ def test_identical_copies_of_a_skill_are_published_once() -> None:
     one, other = skill("a/x"), skill("b/x")
     different = wellknown.publishable(snapshot(one, other))
     assert not different.skills and len(different.left_out) == 2
-    for each in (one, other):
-        each.files["SKILL.md"].digest = "sha256:" + "0" * 64
-    assert wellknown.publishable(snapshot(one, other)) == wellknown.Choice((one,), ())
+    same = replace(other, files=one.files)
+    assert wellknown.publishable(snapshot(one, same)) == wellknown.Choice((one,), ())
 
 
 @pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WKO-18")

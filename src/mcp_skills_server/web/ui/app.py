@@ -285,7 +285,7 @@ class WebPage:
         return answer
 
     def _offering_of(self, principal: Principal | None) -> Offering:
-        return self._runtime.offering(self._views.for_principal(principal))
+        return self._runtime.offerings.get(self._views.for_principal(principal))
 
     def _context(self, principal: Principal | None) -> Context:
         """Return a viewer's context. Without a principal, others' activity needs a grant."""

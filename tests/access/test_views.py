@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -276,30 +277,53 @@ def is_search(request: tuple[str, dict[str, Any]]) -> bool:
 def test_restricted_view_answers_like_a_server_with_only_granted_skills(
     samples: list[Sample], patterns: list[str], chosen: Settings, requests: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    """Skills without a grant and those that a gate refuses."""
     granted = [Pattern(pattern) for pattern in patterns]
     grants = [Grant(("local", "token:ann"), tuple(granted)), Grant(("token:bob",), (Pattern("**"),))]
-    searches = [each for each in requests if is_search(each)]
-    requests = [each for each in requests if not is_search(each)]
-    with tempfile.TemporaryDirectory(prefix="views-") as name:
-        roots = [Path(name, root) for root in ("0", "1")]
-        for root in roots:
-            root.mkdir()
-        for sample in samples:
-            sample.write(Path(name))
+    searches = [request for request in requests if is_search(request)]
+    requests = [request for request in requests if not is_search(request)]
+    with forest(samples) as roots:
         whole = load_registry(*roots)
         paths = published_paths(whole)
         local, remote = (Views(whole, Grants(grants, local=is_local)) for is_local in (True, False))
         for answer in answers_over_stdio(local, chosen, searches):  # ranks depend on all skills
             listed = json.loads(answer)["result"].get("structuredContent", {}).get("skills", ())
-            assert all(any(each.matches(skill["location"][8:-9]) for each in granted) for skill in listed)
+            assert all(any(one.matches(skill["location"][8:-9]) for one in granted) for skill in listed)
+        answers = answers_over_stdio(local, chosen, requests), answers_over_rpc(remote), published(remote, paths)
+        remove_ungranted(roots[0].parent, served_by(whole), granted)
+        part = Views(load_registry(*roots))
+        assert answers == (answers_over_stdio(part, chosen, requests), answers_over_rpc(part), published(part, paths))
+
+
+@example(NESTED, ["alpha"], SETTINGS[0], REQUESTS)
+@example(NESTED, ["alpha", "alpha/inner/core"], SETTINGS[0], REQUESTS)
+@settings(max_examples=settings().max_examples // 5, phases=(Phase.explicit, Phase.generate))
+@given(sample_lists(), GRANTS, st.sampled_from(SETTINGS), st.permutations(REQUESTS).map(lambda order: order[:80]))
+def test_gated_registry_answers_like_a_server_without_the_refused_skills(
+    samples: list[Sample], patterns: list[str], chosen: Settings, requests: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """A refused skill shadows none, unlike one without a grant."""
+    granted = [Pattern(pattern) for pattern in patterns]
+    with forest(samples) as roots:
+        paths = published_paths(load_registry(*roots))
         with Registry(roots, gate=refuse_ungranted(granted)) as gated:
             views = Views(gated)
-            answers = [
-                (answers_over_stdio(first, chosen, requests), answers_over_rpc(second), published(second, paths))
-                for first, second in ((local, remote), (views, views))
-            ]
-        remove_ungranted(Path(name), {path: skill.root for path, skill in whole.snapshot.skills.items()}, granted)
+            answers = answers_over_stdio(views, chosen, requests), answers_over_rpc(views), published(views, paths)
+            remove_ungranted(roots[0].parent, served_by(gated), granted)
         part = Views(load_registry(*roots))
-        expected = (answers_over_stdio(part, chosen, requests), answers_over_rpc(part), published(part, paths))
-        assert answers == [expected, expected]
+        assert answers == (answers_over_stdio(part, chosen, requests), answers_over_rpc(part), published(part, paths))
+
+
+@contextmanager
+def forest(samples: Sequence[Sample]) -> Iterator[list[Path]]:
+    """Write the samples into two roots."""
+    with tempfile.TemporaryDirectory(prefix="views-") as folder:
+        roots = [Path(folder, root) for root in ("0", "1")]
+        for root in roots:
+            root.mkdir()
+        for sample in samples:
+            sample.write(Path(folder))
+        yield roots
+
+
+def served_by(registry: Registry) -> dict[str, int]:
+    return {path: skill.root for path, skill in registry.snapshot.skills.items()}

@@ -260,10 +260,10 @@ class SkillsClient:
                 words = f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
                 raise EntryRefusedError(words)
             return skill
-        wanted = next((skill for skill in await self.list() if skill.uri == uri), None)
-        if wanted is None:
+        listed = next((skill for skill in await self.list() if skill.uri == uri), None)
+        if listed is None:
             raise EntryRefusedError(f"the server has no skill {quoted(uri)}")
-        return wanted
+        return listed
 
     async def read(self, skill: ListedSkill, path: str = SKILL_MD) -> bytes:
         """Return a file of a skill, verified by digest, and for SKILL.md also by frontmatter.
@@ -434,7 +434,7 @@ class SkillsClient:
         """Return a skill for each resource named SKILL.md, with files from below its folder."""
         listed = await self._pages("resources/list", "resources")
         resources = {str(resource["uri"]): resource for resource in listed if "uri" in resource}
-        own = {
+        skill_files = {
             uri.removesuffix(SKILL_MD): dict[str, ListedFile]()
             for uri in resources
             if uri.endswith(f"/{SKILL_MD}") and len(uri) <= MAX_URI
@@ -446,13 +446,13 @@ class SkillsClient:
                 base = base.rstrip("/").rpartition("/")[0] + "/"
                 if len(base) < 2:
                     break
-                if base in own and len(own[base]) < MAX_FILES:
+                if base in skill_files and len(skill_files[base]) < MAX_FILES:
                     try:
-                        own[base][path_below(base, uri)] = ListedFile(uri)
+                        skill_files[base][path_below(base, uri)] = ListedFile(uri)
                     except EntryRefusedError as error:
                         refused[base] = str(error)
         skills: list[ListedSkill] = []
-        for base, files in own.items():
+        for base, files in skill_files.items():
             if base not in refused:
                 described = str(resources[base + SKILL_MD].get("description") or "")
                 skills.append(ListedSkill(base.split("/")[-2], described, base + SKILL_MD, files))

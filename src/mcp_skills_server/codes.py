@@ -241,7 +241,7 @@ def standing(problems: Iterable[Problem]) -> Standing:
 
 def counted_reasons(problems: Iterable[Iterable[Problem]]) -> str:
     """Return the most frequent codes that exclude skills from listings, with their counts."""
-    reasons = (unlisting_problem(problem) for problem in problems)
+    reasons = (unlisting_problem(of_skill) for of_skill in problems)
     counts = Counter(problem.code for problem in reasons if problem is not None)
     return listed([f"{code} ({count:,})" for code, count in counts.most_common()], _REASONS_NAMED)
 

@@ -218,8 +218,8 @@ class Bundle:
     def _find(
         self, here: Directory, code: str, message: str, name: str, hint: str | None = None
     ) -> None:
-        folder = self._root.show(join(here.path, name))
-        self._findings.append(problem(code, message, hint=hint).at(folder, self._skill.path))
+        shown = self._root.show(join(here.path, name))
+        self._findings.append(problem(code, message, hint=hint).at(shown, self._skill.path))
 
     def complete(self, limits: Limits) -> Skill:
         """Return the skill with its files and final standing; over a limit with fewer files.
@@ -230,8 +230,8 @@ class Bundle:
         skill, files = self._skill, dict(sorted(self._files.items()))
         over = list(self._over(limits))
         if over:
-            folder = self._root.show(skill.directory)
-            self._findings += [problem.at(folder, skill.path) for problem in over]
+            shown = self._root.show(skill.directory)
+            self._findings += [problem.at(shown, skill.path) for problem in over]
             files = _within_limits(files, limits)
         return replace(
             skill,
@@ -289,11 +289,11 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
         holders = [nested for nested in skill.nested if within(path, nested)]
         return max(holders, key=len, default="") not in withheld
 
-    places = [root.show(join(skill.directory, nested)) for nested in withheld]
+    folders = [root.show(join(skill.directory, nested)) for nested in withheld]
     findings = tuple(
         _uncounted(finding)
         for finding in skill.findings
-        if not any(within(finding.path, folder) for folder in places)
+        if not any(within(finding.path, folder) for folder in folders)
     )
     top = f"{skill.directory}/" if skill.directory else ""
     files = {path: file for path, file in skill.files.items() if is_left(path)}

@@ -281,14 +281,11 @@ class Registry(SkillReader):
         """Scan what a root's source has changed, and record what no scan finds.
 
         `folder` is the root's absolute path as given. `revision` is that of the root with the
-        changes, "" if unknown. `problems`, with their places, replace those of the call before.
+        changes, "" if unknown. `problems`, with their paths, replace those of the call before.
         `changed` are paths in the root, "" for all of it; before the first scan none is read.
         """
         with self._lock:
-            state = next(
-                (known_state for known_state in self._states if known_state.root.given == folder),
-                None,
-            )
+            state = next((state for state in self._states if state.root.given == folder), None)
             if state is None:
                 return
             is_news = state.source_problems != tuple(problems)
@@ -299,10 +296,9 @@ class Registry(SkillReader):
                 return
             state.follow()
             paths = changed if state.missing is None else [""]
-            for location, subtree in self._touched(
-                os.path.join(state.root.path, it) for it in paths
-            ):
-                is_news |= location.scan(subtree)
+            absolute = [os.path.join(state.root.path, path) for path in paths]
+            for touched, subtree in self._touched(absolute):
+                is_news |= touched.scan(subtree)
             changes = self._replace_snapshot() if is_news else None
             if state.missing is None:
                 state.root.revision = revision  # after the skills: no old ones are shown with it

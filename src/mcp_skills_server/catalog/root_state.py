@@ -125,12 +125,12 @@ class RootState:
         if name.lower() == SKILL_MD.lower() or name == VENV_MARKER:
             return parent
         known = (self.skills, self._refused, self._unattached, self.root.links)
-        real = os.path.join(self.root.path, location)
+        absolute = os.path.join(self.root.path, location)
         # an edit of a file that is a near miss has to wait for the next full scan
-        if any(skills.below(location) for skills in known) and not os.path.isfile(real):
+        if any(skills.below(location) for skills in known) and not os.path.isfile(absolute):
             return location
         # elsewhere only a SKILL.md, a directory or a link can make a skill appear
-        if not location or os.path.isdir(real) or os.path.islink(real):
+        if not location or os.path.isdir(absolute) or os.path.islink(absolute):
             return location
         return None
 
@@ -243,8 +243,8 @@ class RootState:
             for outer in above(directory):
                 inner.setdefault(outer, []).append(directory.removeprefix(outer).lstrip("/"))
             if refusal.problem is not None:
-                folder = self.root.show(directory)
-                scan.problems.append((directory, refusal.problem.at(folder, skill.path)))
+                shown = self.root.show(directory)
+                scan.problems.append((directory, refusal.problem.at(shown, skill.path)))
             elif skill.standing is Standing.UNUSABLE:
                 # the skill's own problems must not vanish with it
                 scan.problems += [(directory, problem) for problem in skill.problems]

@@ -397,15 +397,15 @@ class Scan:
             owner = os.lstat(self._at(location)).st_uid
             if os.stat(handle).st_uid != owner:
                 return "leads to a directory of another user than the link's"
-            status = self._walk(handle, location)
-            if status is None:
+            folder = self._walk(handle, location)
+            if folder is None:
                 return _NO_SKILL
-            if status.holds_manifest:
+            if folder.holds_manifest:
                 if disk.lstat(handle, SKILL_MD).st_uid != owner:
                     return "leads to a directory whose SKILL.md belongs to another user"
-            elif self._in_grace(status, None) is None:
+            elif self._in_grace(folder, None) is None:
                 return _NO_SKILL
-            self._visit(status)
+            self._visit(folder)
         return None
 
     # Problems outside of every skill
@@ -452,7 +452,7 @@ class Scan:
 
 
 def unchanged(old: Skill | None, skill: Skill) -> Skill:
-    """Return the known skill of a directory if it equals the one that was found, else that one."""
+    """Return the known skill of a directory, `old`, if `skill` equals it, else `skill`."""
     if old is None or (old.path, old.nested) != (skill.path, skill.nested):
         return skill
     return old if old.has_same_content(skill) else skill

@@ -65,7 +65,7 @@ class Directory:
 
     def named(self, kind: str) -> list[str]:
         """Return the names of one kind in `unserved`."""
-        return [name for name, why in self.unserved.items() if why == kind]
+        return [name for name, reason in self.unserved.items() if reason == kind]
 
 
 class Walk:
@@ -187,11 +187,11 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
 
     An ignored folder is one entry. Nested skills and unreadable folders are skipped.
     """
-    names: list[str] = []
+    paths: list[str] = []
 
     def collect(here: Directory, prefix: str) -> None:
-        names.extend(f"{prefix}{name}" for name in here.named("ignored"))
-        names.extend(
+        paths.extend(f"{prefix}{name}" for name in here.named("ignored"))
+        paths.extend(
             f"{prefix}{name}/" for kind in ("ignored folder", "dotted") for name in here.named(kind)
         )
         for inner in here.directories:
@@ -199,7 +199,7 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")
 
     with suppress(OSError), disk.open_directory(root_path, directory) as handle:
-        here = Walk(0).read_directory(handle, "", MAX_LEVELS, inside=True)
+        here = Walk(most_files=0).read_directory(handle, "", MAX_LEVELS, inside=True)
         if here is not None:
             collect(here, "")
-    return sorted(names)
+    return sorted(paths)

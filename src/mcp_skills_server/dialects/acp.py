@@ -148,8 +148,8 @@ def starts_servers(version: int, result: Params) -> bool:
     if version < 2:
         return True
     capabilities = as_dict(result.get("capabilities"))
-    places = (as_dict(capabilities.get("session")), capabilities)
-    return any(as_dict(server.get("mcp")).get("stdio") not in (None, False) for server in places)
+    holders = (as_dict(capabilities.get("session")), capabilities)
+    return any(as_dict(holder.get("mcp")).get("stdio") not in (None, False) for holder in holders)
 
 
 def _key(identifier: object) -> Key | None:
@@ -290,7 +290,7 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
     Skills do not become commands: the user calls a command, the agent chooses a skill.
     """
     meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
-    names = [skill for skill in list_in(meta, "availableSkills") if isinstance(skill, str)]
+    names = [name for name in list_in(meta, "availableSkills") if isinstance(name, str)]
     ours = [skill["name"] for skill in skills if skill["name"] not in names]
     meta["availableSkills"] = [*names, *ours]
     meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)
@@ -301,9 +301,9 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
     """Append our skills to the agent's own, which win on equal names: the agent uses those."""
-    named = [their for their in theirs if isinstance(as_dict(their).get("name"), str)]
-    names = {command["name"] for command in named}
-    return [*named, *(our for our in ours if our["name"] not in names)]
+    named = [entry for entry in theirs if isinstance(as_dict(entry).get("name"), str)]
+    names = {entry["name"] for entry in named}
+    return [*named, *(entry for entry in ours if entry["name"] not in names)]
 
 
 def notifications(

@@ -140,7 +140,7 @@ def prompt_result(
     shown, where = files[:MAX_LINKS], f"they are under {uri(skill.path)}/"
     if not readable:
         shown, where = [], "the skill breaks a rule, so it is not a resource here"
-    lines = [_linked_line(item) for item in shown]
+    lines = [_linked_line(file) for file in shown]
     left = len(files) - len(shown)
     if left:
         lines.append(f"Linked files that are not shown: {left}; {where}.")

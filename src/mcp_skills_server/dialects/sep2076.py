@@ -58,18 +58,18 @@ def definition(
 
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
     """Return the skill's files except SKILL.md, those that the body links to first."""
-    declared_files = fields.entries(skill.frontmatter.get("files"), "path")
-    given = {str(declared_file["path"]): declared_file for declared_file in declared_files}
+    entries = fields.entries(skill.frontmatter.get("files"), "path")
+    declared = {str(entry["path"]): entry for entry in entries}
     out: list[Json] = []
     others = [path for path in skill.files if path not in linked and path != SKILL_MD]
     for path in (*linked, *others):
-        own = given.get(path, {})
+        entry = declared.get(path, {})
         item: dict[str, Json] = {"name": path}
-        _put(item, "title", fields.text(own.get("title")) or linked.get(path))
+        _put(item, "title", fields.text(entry.get("title")) or linked.get(path))
         item["uri"] = uri(skill.path, path)
-        _put(item, "description", fields.text(own.get("description")))
+        _put(item, "description", fields.text(entry.get("description")))
         _put(item, "mimeType", media_type(path))
-        item["required"] = own.get("required") is True
+        item["required"] = entry.get("required") is True
         out.append(item)
     return out
 

@@ -23,10 +23,10 @@ def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> S
     Raises:
         RequestError: it is not the URI of a served SKILL.md.
     """
-    match = uris.find(snapshot, target, least)  # S40-23, S40-25
-    if match is None or match[1] != SKILL_MD:
+    target_file = uris.find(snapshot, target, least)  # S40-23, S40-25
+    if target_file is None or target_file[1] != SKILL_MD:
         raise RequestError(f"Unknown skill URI: {clipped(target)}")  # S40-24
-    return match[0]
+    return target_file[0]
 
 
 def entry(skill: Skill) -> Entry:

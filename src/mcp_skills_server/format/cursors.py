@@ -66,8 +66,8 @@ def start_key(params: Mapping[str, Any], kind: str) -> str | None:
     cursor = params.get("cursor")
     if cursor is None:
         return None
-    fields, key = decode(cursor)
-    if fields != kind:
+    cursor_kind, key = decode(cursor)
+    if cursor_kind != kind:
         raise RequestError(f"Invalid cursor: {cursor[:100]!r} belongs to another list")
     return key
 

@@ -258,26 +258,26 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
     """
     count = 0
 
-    def convert(value: Any, where: str, depth: int) -> Json:
+    def convert(value: Any, path: str, depth: int) -> Json:
         nonlocal count
         count += 1
         if depth > MAX_DEPTH:
-            raise _ManifestError(f"{where[:100]}: nested deeper than {MAX_DEPTH} levels")
+            raise _ManifestError(f"{path[:100]}: nested deeper than {MAX_DEPTH} levels")
         if count > MAX_NODES:
-            raise _ManifestError(f"{where[:100]}: more than {MAX_NODES} values")
+            raise _ManifestError(f"{path[:100]}: more than {MAX_NODES} values")
         if isinstance(value, dict):
             return {
-                key: convert(item, f"{where}.{key}"[:200], depth + 1)
+                key: convert(item, f"{path}.{key}"[:200], depth + 1)
                 for key, item in value.items()  # pyright: ignore[reportUnknownVariableType]
             }
         if isinstance(value, list):
-            return [convert(item, where, depth + 1) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            return [convert(item, path, depth + 1) for item in value]  # pyright: ignore[reportUnknownVariableType]
         if hasattr(value, "isoformat"):  # a date or a time
             return value.isoformat()
         if isinstance(value, float) and not math.isfinite(value):
-            raise _ManifestError(f"{where[:100]}: JSON has no {value}")
+            raise _ManifestError(f"{path[:100]}: JSON has no {value}")
         if isinstance(value, int) and value not in _INTEGERS:
-            raise _ManifestError(f"{where[:100]}: an integer of more than 64 bits")
+            raise _ManifestError(f"{path[:100]}: an integer of more than 64 bits")
         return value
 
     return {key: convert(value, key[:200], 1) for key, value in table.items()}

@@ -16,7 +16,5 @@ def nearest(wanted: str, names: Iterable[str], most: int = 3, least: float = 0.5
     `least` is the minimum of their similarity, by difflib.
     """
     known = {name[-_COMPARED:].casefold(): name for name in names}
-    return [
-        known[get_close_match]
-        for get_close_match in get_close_matches(wanted[-_COMPARED:].casefold(), known, most, least)
-    ]
+    close = get_close_matches(wanted[-_COMPARED:].casefold(), known, most, least)
+    return [known[folded] for folded in close]

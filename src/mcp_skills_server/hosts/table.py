@@ -302,15 +302,15 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
     """
     if project and not host.project:
         raise UsageError(f"{host.title} has no configuration for a project; leave --project out")
-    places = [f"project/{relative}" for relative in host.project] if project else host.user
-    for pattern in places:
-        name, _, path = pattern.partition("/")
+    candidates = [f"project/{relative}" for relative in host.project] if project else host.user
+    for candidate in candidates:
+        name, _, path = candidate.partition("/")
         base: Path | None = getattr(platform, name)
         if base is None:
             continue
         first, _, rest = path.partition("/")
         if "*" not in first:
-            if pattern == places[-1] or (base / path).is_file():
+            if candidate == candidates[-1] or (base / path).is_file():
                 return base / path
             continue
         folders = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]

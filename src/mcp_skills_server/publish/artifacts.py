@@ -110,21 +110,21 @@ class Artifacts:
     def renew(self, before: Edition | None, made: Edition) -> None:
         """Keep the new edition's artifacts, and retire those that only the one before it named."""
         now = self._clock()
-        named = {skill.artifact.path for skill in made.skills.values()}
-        for skill in before.skills.values() if before else ():
-            if skill.artifact.path not in named and skill.artifact.path in self._kept:
-                self._retired.pop(skill.artifact.path, None)
-                self._retired[skill.artifact.path] = now
-                self._former[skill.skill.name] = skill
+        named = {published.artifact.path for published in made.skills.values()}
+        for published in before.skills.values() if before else ():
+            if published.artifact.path not in named and published.artifact.path in self._kept:
+                self._retired.pop(published.artifact.path, None)
+                self._retired[published.artifact.path] = now
+                self._former[published.skill.name] = published
         for path in named & self._retired.keys():
             del self._retired[path]
         self._forget(now)
         for path in self._kept.keys() - named - self._retired.keys():
             self._spool.delete(self._kept.pop(path)[1].row)
         self._former = {
-            name: entry
-            for name, entry in self._former.items()
-            if entry.artifact.path in self._retired
+            name: published
+            for name, published in self._former.items()
+            if published.artifact.path in self._retired
         }
 
     def _forget(self, now: float) -> None:

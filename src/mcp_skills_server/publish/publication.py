@@ -215,14 +215,14 @@ class Publication:
 
         Bytes are read from the spool, so later changes on disk do not matter.
         """
-        for skill in edition.skills.values():
-            artifact = skill.artifact
+        for published in edition.skills.values():
+            artifact = published.artifact
             yield Item(artifact.path, artifact.digest, partial(self._artifacts.read, artifact))
-            name = skill.skill.name
+            name = published.skill.name
             if name in edition.older:
-                for path, file in skill.skill.files.items():
-                    folder = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
-                    yield Item(folder, file.digest, partial(self.read, skill, path))
+                for path, file in published.skill.files.items():
+                    address = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
+                    yield Item(address, file.digest, partial(self.read, published, path))
         older = wellknown.DIRECTORY_0_1 + wellknown.INDEX
         yield Item(older, edition.digest_0_1, lambda: edition.index_0_1)
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)

@@ -480,7 +480,7 @@ class MergedHandlers:
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = _as_dict(await entry.handler(ctx, types.PaginatedRequestParams(cursor=cursor)))
-            names |= {str(entry[field]) for entry in page.get(key, [])}
+            names |= {str(item[field]) for item in page.get(key, [])}
             cursor = page.get("nextCursor")
             if cursor is None:
                 break

@@ -99,13 +99,13 @@ def list_notices(settings: Settings, *, foreign: bool = False) -> dict[str, str]
 
     With `foreign`, include lists that the server to which this is attached may have.
     """
-    texts: dict[str, str] = {}
+    methods: dict[str, str] = {}
     if settings.tools or foreign:
-        texts["toolsListChanged"] = runtime.LIST_CHANGED
+        methods["toolsListChanged"] = runtime.LIST_CHANGED
     if settings.prompts or foreign:
-        texts["promptsListChanged"] = prompt_dialect.LIST_CHANGED
+        methods["promptsListChanged"] = prompt_dialect.LIST_CHANGED
     return {
-        **texts,
+        **methods,
         "resourcesListChanged": resource_dialect.LIST_CHANGED,
         **settings.spoken.notifications,
     }
@@ -121,8 +121,8 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
     if before.keys() != after.keys() or changed & before.keys():
         out += [(method, None) for method in settings.spoken.notifications.values()]
     shown = [
-        {path: resource_dialect.descriptor(skill) for path, skill in version.items()}
-        for version in (before, after)
+        {path: resource_dialect.descriptor(skill) for path, skill in skills.items()}
+        for skills in (before, after)
     ]
     if shown[0] != shown[1]:
         out.append((resource_dialect.LIST_CHANGED, None))
@@ -284,9 +284,9 @@ class Notifier:
 
         def tell() -> None:
             now = client.permissions = self._permissions(principal)
-            for stream in before:
-                if stream is not None and now is not None and stream != now:
-                    client.queue.put(self._between(stream, now))
+            for old in before:
+                if old is not None and now is not None and old != now:
+                    client.queue.put(self._between(old, now))
 
         return tell
 

@@ -71,6 +71,7 @@ class Connection:
             await self.drain(_LAST_ANSWERS_S)
             self._is_closing = True
         except asyncio.CancelledError:
+            # `_ended` cancelled the reading for `_error`: go on below, unless others cancelled too.
             if self._error is None or self._reading is None or self._reading.uncancel():
                 raise
         finally:
@@ -96,20 +97,20 @@ class Connection:
 
     async def _receive(self, line: bytes | None) -> None:
         if line is None:
-            failure = jsonrpc.too_long(self._lines.max_line)
+            received = jsonrpc.too_long(self._lines.max_line)
         else:
-            failure = jsonrpc.decode_message(line)
-        if isinstance(failure, Message) and failure.kind == "request":
-            started = self._session.start(failure, LOCAL_REQUESTER, self._send, is_shared=True)
+            received = jsonrpc.decode_message(line)
+        if isinstance(received, Message) and received.kind == "request":
+            started = self._session.start(received, LOCAL_REQUESTER, self._send, is_shared=True)
             if isinstance(started, PendingRequest):
                 await self._start(started)
                 return
-            failure = started
-        if isinstance(failure, InvalidMessage):
-            logger.warning("refused a message: %s", failure.message, extra=REPEATS)
-            await self._lines.send(failure.response + b"\n")
-        elif failure.kind == "notification":
-            fields = failure.fields
+            received = started
+        if isinstance(received, InvalidMessage):
+            logger.warning("refused a message: %s", received.message, extra=REPEATS)
+            await self._lines.send(received.response + b"\n")
+        elif received.kind == "notification":
+            fields = received.fields
             self._session.receive_notification(fields["method"], fields.get("params") or {})
 
     async def _start(self, request: PendingRequest) -> None:

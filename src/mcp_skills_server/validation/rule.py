@@ -56,11 +56,11 @@ class Rules(Generic[T]):
     def check(self, subject: T) -> list[Problem]:
         """Run the rules, and return their problems."""
         return [
-            problem(code, reported.message, reported.line, reported.hint)._replace(
-                column=reported.column
+            problem(code, finding.message, finding.line, finding.hint)._replace(
+                column=finding.column
             )
             for code, check in self.checks
-            for reported in check(subject)
+            for finding in check(subject)
         ]
 
 
@@ -130,7 +130,7 @@ class TextFile:
     @cached_property
     def hidden(self) -> list[tuple[int, str]]:
         """Return the hidden characters with their offsets; NUL bytes have their own code."""
-        return [item for item in hidden.find(self.text) if item[1] != "\0"]
+        return [(at, character) for at, character in hidden.find(self.text) if character != "\0"]
 
     @cached_property
     def _folded(self) -> str:

@@ -158,9 +158,9 @@ def _hidden_comment(file: TextFile) -> Iterator[Finding]:
     comments = [
         comment for comment in file.pieces.comments() if not suppressions.is_suppression(comment[1])
     ]
-    if comments and not any(_is_addressed(content) for _, content in comments):
-        at, content = comments[0]
-        message = f"an HTML comment: {excerpt(content)!r}{_more(len(comments))}"
+    if comments and not any(_is_addressed(note) for _, note in comments):
+        at, note = comments[0]
+        message = f"an HTML comment: {excerpt(note)!r}{_more(len(comments))}"
         yield file.at(at, message)
 
 
@@ -478,7 +478,7 @@ def _command_sends(file: TextFile, start: int) -> bool:
         return False
     if threats.SEND_COMMAND.search(line):
         return True
-    names = {name for match in _ASSIGNED.findall(line) for name in match if len(name) > 1}
+    names = {name for groups in _ASSIGNED.findall(line) for name in groups if len(name) > 1}
     rest = file.text[stop : min(piece.end, stop + 10 * _AROUND)]
     return bool(names) and any(
         threats.SEND_COMMAND.search(later) and any(name in later for name in names)

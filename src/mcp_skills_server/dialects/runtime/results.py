@@ -239,10 +239,10 @@ def script_result(run: Mapping[str, Json]) -> ToolResult:
         parts[-1] += f" Gaps: {'; '.join(map(str, gaps))}."
     files, more = run.get("files"), run.get("files_not_shown")
     if isinstance(files, list) and files:
-        names = [str(file["path"]) for file in files if isinstance(file, dict)]
+        paths = [str(file["path"]) for file in files if isinstance(file, dict)]
         if more:
-            names[-1] += f" and {more} more"
-        parts.append(f"New or changed files, to be read with {READ}: {', '.join(names)}.")
+            paths[-1] += f" and {more} more"
+        parts.append(f"New or changed files, to be read with {READ}: {', '.join(paths)}.")
     out = _result("\n".join(parts), {**run})
     if code != 0:
         out["isError"] = True
@@ -383,11 +383,11 @@ def listing(
     said = _without_repeats(entries)
     most = max_min_limit(map(len, said), characters)
     shown = [
-        {**offer, "description": clipped(description, most)}
-        for offer, description in zip(entries, said, strict=True)
+        {**entry, "description": clipped(description, most)}
+        for entry, description in zip(entries, said, strict=True)
     ]
     structure: dict[str, Json] = {"skills": [*shown]}
-    lines = [_listed(offer) for offer in shown] or ["No skill matches."]
+    lines = [_listed(entry) for entry in shown] or ["No skill matches."]
     if next_after is not None:
         structure["next_after"] = next_after
         lines.append(f'There are more: call {LIST} with after="{next_after}".')
@@ -431,8 +431,8 @@ def _without_repeats(entries: Sequence[Mapping[str, Json]]) -> list[str]:
     """Return the descriptions, each repeat replaced by a reference if that is shorter."""
     first: dict[str, str] = {}
     out: list[str] = []
-    for listed in entries:
-        description, name = str(listed["description"]), str(listed["name"])
+    for entry in entries:
+        description, name = str(entry["description"]), str(entry["name"])
         repeat = f"The same description as {first.setdefault(description, name)}."
         if first[description] != name and len(repeat) < len(description):
             description = repeat
@@ -447,7 +447,7 @@ def _listed(shown: Mapping[str, Json]) -> str:
         text += f" [from {shown['origin']}]"
     text += f": {one_line(str(shown['description']))}"
     for key, words, between in (("also_at", "also at", ", "), ("problems", "has problems:", "; ")):
-        description = shown.get(key)
-        if isinstance(description, list):
-            text += f" [{words} {between.join(map(str, description))}]"
+        values = shown.get(key)
+        if isinstance(values, list):
+            text += f" [{words} {between.join(map(str, values))}]"
     return contained(text)

@@ -148,9 +148,9 @@ def hidden_remarks(frontmatter: Mapping[str, Json], instructions: str) -> tuple[
 
 def scripts_of(skill: Skill) -> Iterator[str]:
     """Yield the paths of a skill's scripts; those of skills nested in it need their own grant."""
-    nested = tuple(f"{nested}/" for nested in skill.nested)
+    inner = tuple(f"{nested}/" for nested in skill.nested)
     scripts = (path for path in skill.files if path.startswith(SCRIPTS))
-    return (path for path in scripts if not path.startswith(nested))
+    return (path for path in scripts if not path.startswith(inner))
 
 
 def in_workspace(path: str) -> str | None:

@@ -101,11 +101,12 @@ CODES: dict[str, Code] = {
     # For the Skills Protocol only, which does not serve a skill without a valid skill.toml.
     "manifest-syntax": _error("SP-24", "correct the TOML of this line"),
     "manifest-field": _error("SP-24", "write the field as docs/skills-protocol.md shows it"),
+    # A root that is gone for now.
     "root-missing": _error("", "restore the folder; until then its last known skills are served"),
-    # Some YAML parsers reject it, and clients compare their own parse with ours.
+    # Some YAML parsers reject these, and clients compare their own parse with ours.
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
     "yaml-field": _unlisted("S40-13", "correct the YAML of this field, or remove it"),
-    # Excluded by the operator's settings; the skill itself may be valid.
+    # Left out by the operator's settings or the layout of plugins; the skill itself may be valid.
     "switched-off": _note("", "no action needed; to serve it, change --include or --exclude"),
     "plugin-elsewhere": _note("", "give its folder as a ROOT of its own"),
     "plugin-unlisted": _warning(
@@ -117,7 +118,9 @@ CODES: dict[str, Code] = {
     "plugin-manifest": _error("", "correct this line; hosts refuse the manifest, too"),
     "plugin-path": _error("", "write the path of a folder, relative to the plugin's own"),
     "plugin-name": _warning("", "write 1 to 64 lowercase letters, digits, '-' and '.'"),
+    # No skill, but nearly one.
     "near-miss": _note("", "rename it to SKILL.md, in a folder that has the skill's name"),
+    # Refused by the lock or for its signature.
     "lock-missing": _fatal("", "review it with 'diff', then accept it with 'update'"),
     "lock-differs": _fatal("", "review it with 'diff', then move the pin with 'update'"),
     "signature-missing": _fatal(

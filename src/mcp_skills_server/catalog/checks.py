@@ -60,8 +60,8 @@ class Survey:
     def by_skill(self) -> Mapping[str, Sequence[Problem]]:
         """Problems by skill path, of each skill that has some."""
         out: dict[str, list[Problem]] = {}
-        for finding in self.problems:
-            out.setdefault(finding.skill, []).append(finding)
+        for problem in self.problems:
+            out.setdefault(problem.skill, []).append(problem)
         out.pop("", None)
         return out
 
@@ -104,12 +104,13 @@ class Checks:
             if made is not None:
                 return made
             checked = [self._known.get(skill) for skill in snapshot.skills.values()]
-        problems = {*snapshot.all_problems, *among(self._reader, snapshot)}
-        problems.update(one for problem in checked if problem for one in problem)
+        problems = {*snapshot.all_problems, *catalog_problems(self._reader, snapshot)}
+        for of_skill in checked:
+            problems.update(of_skill or ())
         # only `validate` reports notes
         reported = (problem for problem in problems if problem.severity != "note")
         ordered = sorted(reported, key=lambda one: (one.path, one.line or 0, one.code, one.message))
-        survey = Survey(ordered, sum(problems is not None for problems in checked), len(checked))
+        survey = Survey(ordered, sum(of_skill is not None for of_skill in checked), len(checked))
         if survey.is_complete:
             with self._lock:
                 self._surveys[snapshot] = survey
@@ -135,7 +136,7 @@ class Checks:
                     return
                 del self._waiting[skill_set]
             for skill in skill_set.snapshot.skills.values():
-                while self._first:
+                while self._first:  # without the lock: no other thread takes from it
                     self._check(self._first.pop())
                 self._check(skill)
 
@@ -162,7 +163,8 @@ def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
     inner = tuple(f"{nested}/" for nested in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
-    # not those in a nested skill that has lost its SKILL.md: its folder has no file here
+    # `ignored_in` enters a nested skill that has lost its SKILL.md. Its files are withheld: so count
+    # only ignored files in folders that hold files of the skill, or none at all.
     folders = {up for path in (*own, *skill.empty) for up in above(path)}
     ignored = tree.ignored_in(located.base, located.rest)
     ignored = [path for path in ignored if path.rstrip("/").rpartition("/")[0] in folders]
@@ -184,7 +186,7 @@ def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
     ]
 
 
-def among(reader: SkillReader, snapshot: Snapshot) -> list[Problem]:
+def catalog_problems(reader: SkillReader, snapshot: Snapshot) -> list[Problem]:
     """Return problems of combinations of skills; of `dependencies`, only of resources."""
     from mcp_skills_server.validation import lint
 

@@ -66,6 +66,7 @@ def _folders(root: Root, location: str) -> Iterator[tree.Directory]:
 
     with suppress(OSError), open_directory(root.path, location) as handle:
         depth = tree.MAX_LEVELS - levels(location)
-        entries = tree.Walk(1, hidden=True).read_directory(handle, location, depth)
-        if entries is not None:
-            yield from below(entries)
+        # few files: only SKILL.md counts here, and a walk always keeps it
+        top = tree.Walk(most_files=1, hidden=True).read_directory(handle, location, depth)
+        if top is not None:
+            yield from below(top)

@@ -13,6 +13,7 @@ from mcp_skills_server.errors import listed
 from mcp_skills_server.model import SKILL_MD, printable
 
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
+"""Vim creates a file 4913 to try whether it can write in a folder."""
 _ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 _BEGINNINGS: Final = ("~$", "#")
 PATTERNS: Final = (

@@ -7,7 +7,6 @@ import stat
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
 
 _MAX_SIZE: Final = 16 << 20
-_NAME: Final = "name the host's file with --config"
+_REMEDY: Final = "name the host's file with --config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +38,9 @@ def read(path: Path) -> HostFile:
     except FileNotFoundError:
         return HostFile(target, None, None)
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}; {_NAME}") from None
+        raise UsageError(f"cannot be read: {error.strerror}; {_REMEDY}") from None
     if len(raw) > _MAX_SIZE:
-        raise UsageError(f"larger than {_MAX_SIZE >> 20} MiB; {_NAME}")
+        raise UsageError(f"larger than {_MAX_SIZE >> 20} MiB; {_REMEDY}")
     return HostFile(target, raw, status)
 
 
@@ -49,7 +48,7 @@ def check_links(project: Path, path: Path) -> None:
     """Raise UsageError, with the target, if links of a project, such as a clone, are on `path`."""
     target = os.path.realpath(path)
     if target != os.path.join(os.path.realpath(project), os.path.relpath(path, project)):
-        raise UsageError(f"a link leads to {target}; remove the link, or {_NAME}")
+        raise UsageError(f"a link leads to {target}; remove the link, or {_REMEDY}")
 
 
 def replace(file: HostFile, new: bytes) -> Path | None:
@@ -73,7 +72,8 @@ def _back_up(file: HostFile) -> Path | None:
     """Copy the file to the first free `.bak` name, or reuse an equal backup; return its path."""
     if file.raw is None:
         return None
-    for number in count():
+    number = 0
+    while True:
         suffix = f".bak.{number}" if number else ".bak"
         backup = file.target.with_name(file.target.name + suffix)
         if not os.path.lexists(backup):
@@ -82,7 +82,7 @@ def _back_up(file: HostFile) -> Path | None:
         with suppress(UsageError):
             if read(backup).raw == file.raw:
                 return backup
-    return None
+        number += 1
 
 
 def _write(path: Path, raw: bytes, like: os.stat_result | None) -> None:

@@ -120,7 +120,7 @@ def _blanked(text: str, form: Form) -> tuple[str, list[int]]:
         return " "
 
     plain = _COMMENTS.sub(comment, text)
-    if form == "jsonc":
+    if form == "jsonc":  # "json-comments" has no trailing commas
         plain = _TRAILING.sub(comma, plain)
     return plain, commas
 
@@ -165,23 +165,22 @@ class _JsonText:
         if first is not None and self._own_line(first):
             self._unit = self._indent(first.start) or self._unit
 
-    def at(self, index: int) -> _JsonObject:
-        """Return the object that begins at or after the offset `place`."""
+    def at(self, offset: int) -> _JsonObject:
+        """Return the object that begins at or after `offset`."""
         plain, members = self._plain, list[_JsonMember]()
-        opening = _skip(_BLANKS, plain, index)
+        opening = _skip(_BLANKS, plain, offset)
         position = _skip(_BLANKS, plain, opening + 1)
         while plain[position] != "}":
-            key, after = self._decoder.raw_decode(plain, position)
+            start = position
+            key, after = self._decoder.raw_decode(plain, start)
             value = _skip(_BLANKS, plain, _skip(_BLANKS, plain, after) + 1)
             _, end = self._decoder.raw_decode(plain, value)
-            next_one = behind = _skip(_BLANKS, plain, end)
-            comma = next(
-                (comma_at for comma_at in self._trailing if end <= comma_at < behind), None
-            )
-            if plain[behind] == ",":
-                comma, next_one = behind, _skip(_BLANKS, plain, behind + 1)
-            members.append(_JsonMember(key, position, value, end, comma))
-            position = next_one
+            position = _skip(_BLANKS, plain, end)
+            # a trailing comma is a blank in `plain`
+            comma = next((at for at in self._trailing if end <= at < position), None)
+            if plain[position] == ",":
+                comma, position = position, _skip(_BLANKS, plain, position + 1)
+            members.append(_JsonMember(key, start, value, end, comma))
         return _JsonObject(opening, position, members)
 
     def object_of(self, member: _JsonMember) -> _JsonObject:
@@ -229,53 +228,56 @@ class _JsonText:
         member = inside.find(key)
         if member is None:
             return self.text
-        text, start, end, kept = self.text, member.start, member.end, ""
+        text, start, end = self.text, member.start, member.end
+        comment = ""  # what stands between the value and its comma
         if member.comma is not None:
-            kept, end = text[end : member.comma], member.comma + 1
-            if not kept.strip(_BLANKS):
-                kept = ""
-        blank = self._blanks_before(start)
-        rest = _EMPTY_TO_BREAK.match(text, end)
-        if kept:
-            pass  # a comment stands before the comma
-        elif self._own_line(member) and rest:
-            start, end = len(text[:blank].removesuffix("\n").removesuffix("\r")), rest.end()
+            comment, end = text[end : member.comma], member.comma + 1
+            if not comment.strip(_BLANKS):
+                comment = ""
+        blanks = self._blanks_before(start)
+        line_end = _EMPTY_TO_BREAK.match(text, end)
+        if comment:
+            pass  # keep the line
+        elif self._own_line(member) and line_end:
+            # the whole line, with the break before it
+            start, end = len(text[:blanks].removesuffix("\n").removesuffix("\r")), line_end.end()
         elif member.comma is not None:
             end = _skip(" \t", text, end)
         else:
-            start = blank
+            start = blanks
         before = text[inside.opening + 1 : start]
         index = inside.members.index(member)
         if member.comma is None and index:
+            # the member before becomes the last: its comma goes
             previous = inside.members[index - 1].comma
             if previous is not None:
                 cut = previous - inside.opening - 1
                 before = before[:cut] + before[cut + 1 :]
-        left = before + kept + text[end : inside.closing]
-        if not left.strip(_BLANKS):
-            left = ""
-        return text[: inside.opening + 1] + left + text[inside.closing :]
+        content = before + comment + text[end : inside.closing]
+        if not content.strip(_BLANKS):
+            content = ""
+        return text[: inside.opening + 1] + content + text[inside.closing :]
 
     def _own_line(self, member: _JsonMember) -> bool:
         """Return True if the member is the first on its line."""
         start = self._blanks_before(member.start)
         return start > 0 and self.text[start - 1] in "\r\n"
 
-    def _blanks_before(self, at: int) -> int:
-        """Return the offset at which the blanks before `place` begin, on its line."""
-        return len(self.text[:at].rstrip(" \t"))
+    def _blanks_before(self, offset: int) -> int:
+        """Return where the blanks before `offset` begin, on its line."""
+        return len(self.text[:offset].rstrip(" \t"))
 
-    def _indent(self, at: int) -> str:
-        """Return the indentation of the line of `place`."""
-        start = max(self.text.rfind("\n", 0, at), self.text.rfind("\r", 0, at)) + 1
-        return self.text[start : min(at, _skip(" \t", self.text, start))]
+    def _indent(self, offset: int) -> str:
+        """Return the indentation of the line of `offset`."""
+        start = max(self.text.rfind("\n", 0, offset), self.text.rfind("\r", 0, offset)) + 1
+        return self.text[start : min(offset, _skip(" \t", self.text, start))]
 
     def _on_lines(self, key: str, value: object, indent: str) -> str:
         return f"{dump(key)}: {dump(value, self._unit)}".replace("\n", self._break + indent)
 
 
-def _skip(characters: str, text: str, at: int) -> int:
-    """Return the offset of the first character from `place` on that is not in `characters`."""
-    while at < len(text) and text[at] in characters:
-        at += 1
-    return at
+def _skip(characters: str, text: str, offset: int) -> int:
+    """Return the offset of the first character from `offset` on that is not in `characters`."""
+    while offset < len(text) and text[offset] in characters:
+        offset += 1
+    return offset

@@ -235,7 +235,7 @@ class Attachment:
         if self._recent is not None:
             # A client of this replica may still read from a replica with older skills.
             every = [(method, None) for method in notify.list_notices(self.settings).values()]
-            self._recent.add(lambda: self.notifier.publish(every), announced=False)
+            self._recent.add(lambda: self.notifier.publish(every), announce=False)
 
     def _compare_tools(self) -> None:
         """Notify clients if the first scan changed the tools that they were shown before it."""

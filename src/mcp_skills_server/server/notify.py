@@ -329,7 +329,7 @@ class Notifier:
         if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
         accepted = self._accepted_filter(wanted)
-        offered = list_notices(self._settings, foreign=True)
+        offered = list_notices(self._settings, foreign=self.relays)
         methods = {method for key, method in offered.items() if key in accepted}
         watched = frozenset(map(uris.canonical, accepted.get(_URIS, ())))
 
@@ -371,7 +371,7 @@ class Notifier:
             most = f"at most {MAX_TEXT:,} characters in all"
             raise RequestError(f"The URIs of resourceSubscriptions are too long: {most}")
         served = list_notices(self._settings, foreign=self.relays)
-        # X-12
+        # X-12: only what the filter asks for, even of the lists of extensions
         accepted: dict[str, Any] = {key: True for key in served if requested.get(key) is True}
         if watched:
             accepted[_URIS] = watched
@@ -416,13 +416,13 @@ class RecentNotifications:
         self._notified: deque[tuple[float, Callable[[], None]]] = deque(maxlen=_MAX_REMEMBERED)
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, notify: Callable[[], None], *, announced: bool = True) -> None:
-        """Store a notification that was just sent; call it in the event loop."""
+    def add(self, notify: Callable[[], None], *, announce: bool = True) -> None:
+        """Store a notification just sent; `announce` it to other replicas. Call in the event loop."""
         self._notified.append((monotonic(), notify))
         self._loop = asyncio.get_running_loop()
         # The timer frees memory even if no other notification follows.
         self._loop.call_later(_REMEMBERED_S, self._forget)
-        if announced:
+        if announce:
             self._announce()
 
     def repeat(self) -> None:

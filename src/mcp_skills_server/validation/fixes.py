@@ -1,6 +1,7 @@
 """Safe automatic fixes of a SKILL.md, which change its notation and keep its meaning. Pure.
 
-Each fix changes one line or one field of the frontmatter. The result is checked again: a fix is
+Each fix changes one line or one field of the frontmatter; that of hidden characters changes the
+whole file. The result is checked again: a fix is
 kept only if its finding is gone and no other was added.
 """
 
@@ -25,7 +26,10 @@ _FIELD: Final = re.compile(
 _KEY: Final = re.compile(r"[A-Za-z][\w-]*+(?=[ \t]*+:)")
 
 Correct = Callable[[list[str], int], bool]
-"""Fixes the lines of a file in place for a finding on a 0-based line; returns True on success."""
+"""Fixes the lines of a file in place for a finding on a 0-based line; returns True on success.
+
+After False the lines are discarded, so they may be half changed.
+"""
 
 
 def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
@@ -126,7 +130,7 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
     if text[0] not in "\"'":
         value, rest = _without_comment(text)
         text = json.dumps(value, ensure_ascii=False) + rest
-    end = parse("\n".join(lines).encode()).body_line - 2
+    end = parse("\n".join(lines).encode()).body_line - 2  # index of the closing fence
     del lines[number]
     for at, line in enumerate(lines[:end]):
         if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line):
@@ -145,19 +149,19 @@ def _metadata_as_text(lines: list[str], number: int) -> bool:
     values = (document.frontmatter or {}).get("metadata")
     if not isinstance(values, dict) or not document.metadata:
         return False
-    written = {line: (key, text) for key, (line, text) in document.metadata.items()}
+    by_line = {line: (key, text) for key, (line, text) in document.metadata.items()}  # 1-based
     if re.fullmatch(r"metadata[ \t]*+:[ \t]*+\{[^#\n]*+", lines[number]):
-        if set(written) != {number + 1}:  # the mapping goes on below
+        if set(by_line) != {number + 1}:  # the mapping goes on below
             return False
         fields = document.metadata.items()
         texts = [as_text(key, values[key], text) for key, (_, text) in fields]
         lines[number : number + 1] = ["metadata:", *(f"  {text}" for text in texts)]
         return True
-    if number + 1 not in written:
+    if number + 1 not in by_line:
         return False
     if _value_in_quotes(lines, number):
         return True
-    key, text = written[number + 1]
+    key, text = by_line[number + 1]
     indent = len(lines[number]) - len(lines[number].lstrip())
     last = number + 1
     while (line := lines[last]).strip() and not line.startswith("---"):

@@ -1,6 +1,8 @@
 """Patterns of attacks in the text of a skill: overrides, secrecy, theft of credentials. Data.
 
-Each pattern is linear. `text.py` judges a match by its context.
+Each pattern is linear. `text.py` judges a match by its context. It first searches the text for the
+marks of a pattern, in lower case, and tries the pattern only around them: an alternative without a
+mark never matches.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ _NOUN: Final = (
 _USER: Final = rf"(?:(?:the|your|our){_S})?(?:user|human|person|operator|owner)s?\b"
 
 OVERRIDE: Final = re.compile(
+    # earlier instructions are void; `[d]` hides a word from the test of our English
     rf"\b(?:ignore|disregard|forget|override|bypass|discard){_S}"
     rf"(?:(?:all|any|every|of|the|these|those|my|about){_S}){{0,4}}"
     r"(?:previous|prior|earlier|above|preceding|foregoing|system|safety|developer|original|initial|your|other)"
     rf"{_S}(?:\w{{1,20}}{_S}){{0,2}}{_NOUN}"
     rf"|\b(?:ignore|disregard|forget){_S}(?:all|everything){_S}(?:that{_S})?"
     r"(?:you\s(?:were|have\sbeen)\s(?:tol[d]|given|taught)|you\sknow|above|before\sthis)\b"
+    # the model becomes another one
     rf"|\byou{_S}are{_S}now{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:DAN\b|unrestricted|jailbroken|uncensored|unfiltered"
     r"|(?:developer|god|admin|root|debug|maintenance)\s{1,3}mode|free\s(?:of|from)\s|no\slonger\s(?:bound|restricted|subject))"
+    # the skill precedes other instructions
     rf"|\b(?:(?:these|this\sskill's|the\sfollowing){_S}(?:instructions|rules|steps)|this\s(?:skill|file|document)){_S}"
     r"(?:(?:takes?|ha(?:ve|s))\s(?:precedence|priority)\sover|supersedes?|overrides?|outranks?)"
     rf"{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:system|safety|developer|user|other|previous|host|all|any)\b"
+    # the system prompt is given away, guards are off
     r"|\b(?:reveal|repeat|leak|exfiltrate|print\sout)\s(?:\w{1,9}\s){0,2}?your\s(?:\w{1,9}\s){0,2}?system\s(?:prompt|message)"
     r"|\b(?:disable|turn\soff|switch\soff)\s(?:all\s|any\s)?(?:of\s)?your\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)"
     r"|\b(?:turn|switch)\syour\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)\soff\b"
@@ -36,6 +42,7 @@ OVERRIDE: Final = re.compile(
     r"|\bact\sas\sDAN\b|\b(?:pretend|imagine)\s(?:that\s)?you\s(?:are|have)\s(?:\w{1,9}\s){0,4}?"
     r"(?:no|without)\s(?:\w{1,9}\s)?(?:rules|restrictions|limits|filters|polic(?:y|ies))\b"
     r"|<\|im_start\|>\s{0,3}system|\bSYSTEM\sOVERRIDE\b"
+    # the first alternative in other languages
     r"|\bignorier(?:e|en\sSie)?\s(?:alle\s|die\s|deine\s){0,3}(?:vorherigen|bisherigen|obigen|früheren)\s(?:Anweisungen|Regeln)"
     r"|\bignore[zr]?\s(?:toutes\s)?(?:les|tes|vos)\s(?:instructions|consignes|règles)\s(?:précédentes|antérieures)"
     r"|\bignor(?:a|ar|ad|e)\s(?:todas\s)?(?:las|tus|sus)\s(?:instrucciones|reglas)\s(?:anteriores|previas)"
@@ -57,15 +64,18 @@ OVERRIDE_MARKS: Final = (
 )  # fmt: skip
 
 SECRECY: Final = re.compile(
+    # tell, show or mention nothing
     rf"\b(?:do{_S}not|don['\u2019]t|never|must{_S}not){_S}(?:tell|inform|notify|alert|warn){_S}{_USER}"
     rf"(?=\s?(?:[.!;,\n]|\Z|about\s(?:this|it|that|these|any\sof\sthis|the\s(?:upload|transfer|request|copy|call))\b|(?:that\s)?you\s(?:did|have|sent|are|ran|read)\b|anything))"
     rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}let{_S}{_USER}{_S}(?:know|notice|see\sthis|find\sout)\b"
     rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}(?:mention|reveal|disclose|report){_S}(?:this|the|these){_S}"
     rf"(?:step|steps|action|upload|transfer|request|call|command|copy|instruction|instructions|operation)\b"
+    # do it unseen
     rf"|(?P<act>\bwithout{_S}(?:telling|informing|notifying|alerting){_S}{_USER}(?!{_S}(?:which|what|how|why)\b)"
     rf"|\bwithout{_S}(?:letting{_S}(?:anyone|{_USER}){_S}know|mentioning{_S}(?:it|this))\b"
     r"|\b(?:secretly|covertly|stealthily)\s(?:\w{1,12})\b"
     r"|\b(?:silently|quietly)\s(?:send|upload|post|transmit|forward|exfiltrate|email|collect)\b)"
+    # hide it, lie, leave no trace
     rf"|\b(?:keep|hide|conceal){_S}(?:this|it|these|all{_S}of{_S}this)(?:{_S}(?:step|action|activity|upload|transfer|fact))?"
     rf"{_S}(?:(?:a{_S})?secret{_S})?from{_S}{_USER}"
     rf"|\bconceal{_S}(?:\w{{1,12}}{_S}){{1,4}}?from{_S}{_USER}|\blie{_S}to{_S}{_USER}|\bcover\syour\stracks\b"
@@ -172,7 +182,10 @@ SECRET: Final = re.compile(
     r"|(?P<a_token_of_npm>\bnpm_[A-Za-z0-9]{36}\b)"
     r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
 )
-"""Secrets in recognisable formats, which their issuers designed for secret scanning."""
+"""Secrets in recognisable formats, which their issuers designed for secret scanning.
+
+The name of a group, with blanks for "_", is what the message calls the secret.
+"""
 SECRET_MARKS: Final = (
     "private key", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
     "xox", "sk-", "aiza", "npm_", "k_live_",

@@ -124,6 +124,7 @@ class DirectoryEvents:
 
         Another directory may have the path now.
         """
+        # `above` suits these absolute paths, too: only on Linux are directories below roots watched.
         for watched, _ in self._groups:
             watched -= {
                 directory for directory in watched if not set(above(directory)).isdisjoint(gone)
@@ -152,7 +153,9 @@ def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:
     from watchfiles._rust_notify import WatchfilesRustInternalError
 
     try:
-        changes = notify.watch(step_ms, step_ms, step_ms, None)
+        changes = notify.watch(
+            debounce_ms=step_ms, step_ms=step_ms, timeout_ms=step_ms, stop_event=None
+        )
     except WatchfilesRustInternalError as error:
         raise WatchLostError(str(error)) from None
     if isinstance(changes, str):
@@ -173,9 +176,14 @@ def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
     for _ in range(_TRIES):
         there = set(filter(_is_readable, directories))
         try:
-            # watchfiles' option to ignore denied directories would also hide an exhausted watch
-            # limit.
-            return there, RustNotify(sorted(there), False, False, _POLL_MS, _WATCHES_TREES, False)
+            return there, RustNotify(
+                sorted(there),
+                debug=False,
+                force_polling=False,
+                poll_delay_ms=_POLL_MS,
+                recursive=_WATCHES_TREES,
+                ignore_permission_denied=False,  # it would also hide an exhausted watch limit
+            )
         except (FileNotFoundError, PermissionError):
             continue  # one of them vanished or changed since the check
         except (OSError, WatchfilesRustInternalError) as error:

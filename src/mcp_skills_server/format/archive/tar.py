@@ -45,7 +45,7 @@ class _Inflated:
         # A memoryview: reading part of a piece does not copy its rest.
         self._left = memoryview(b"")
         self._errors: tuple[type[Exception], ...] = (zlib.error,)
-        self._inflate: Any = zlib.decompressobj(31)
+        self._inflate: Any = zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with a gzip header
         if raw.startswith(XZ):
             try:
                 import lzma  # some builds of Python lack it
@@ -210,6 +210,7 @@ def _pax_fields(raw: bytes) -> dict[str, str]:
     at = 0
     while at < len(raw):
         digits, space, _ = raw[at : at + 8].partition(b" ")
+        # Without a length, or with one too small, the record below is empty and has no "=".
         end = at + int(digits) if space and digits.isdigit() else at
         key, equals, value = raw[at + len(digits) + 1 : end - 1].partition(b"=")
         if not equals or end > len(raw) or raw[end - 1 : end] != b"\n":

@@ -248,19 +248,19 @@ async def test_recent_notifications_are_announced_and_repeated_within_bounds(mon
     recent = RecentNotifications(lambda: calls.append("announced"))
     recent.repeat()
     recent.add(lambda: calls.append("a"))
-    recent.add(lambda: calls.append("b"), announced=False)
+    recent.add(lambda: calls.append("b"), announce=False)
     recent.repeat()
     await asyncio.sleep(0)
     assert calls == ["announced", "a", "b"]
     for number in range(300):
-        recent.add(partial(calls.append, number), announced=False)
+        recent.add(partial(calls.append, number), announce=False)
     recent.repeat()
     await asyncio.sleep(0)
     assert calls[3:] == list(range(300 - 256, 300))
     monkeypatch.setattr(notify, "_REMEMBERED_S", 0.0)
     changes = Changes({}, {})
     kept = weakref.ref(changes)
-    recent.add(partial(calls.append, changes), announced=False)
+    recent.add(partial(calls.append, changes), announce=False)
     del changes
     expired = asyncio.Event()
     asyncio.get_running_loop().call_later(0, expired.set)  # after the timer of `add`

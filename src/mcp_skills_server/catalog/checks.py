@@ -60,8 +60,8 @@ class Survey:
     def by_skill(self) -> Mapping[str, Sequence[Problem]]:
         """Problems by skill path, of each skill that has some."""
         out: dict[str, list[Problem]] = {}
-        for problem in self.problems:
-            out.setdefault(problem.skill, []).append(problem)
+        for reported in self.problems:
+            out.setdefault(reported.skill, []).append(reported)
         out.pop("", None)
         return out
 
@@ -105,8 +105,7 @@ class Checks:
                 return made
             checked = [self._known.get(skill) for skill in snapshot.skills.values()]
         problems = {*snapshot.all_problems, *catalog_problems(self._reader, snapshot)}
-        for of_skill in checked:
-            problems.update(of_skill or ())
+        problems.update(*filter(None, checked))
         # only `validate` reports notes
         reported = (problem for problem in problems if problem.severity != "note")
         ordered = sorted(reported, key=lambda one: (one.path, one.line or 0, one.code, one.message))
@@ -163,8 +162,8 @@ def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
     inner = tuple(f"{nested}/" for nested in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
-    # `ignored_in` enters a nested skill that has lost its SKILL.md. Its files are withheld: so count
-    # only ignored files in folders that hold files of the skill, or none at all.
+    # `ignored_in` also enters a nested skill that has lost its SKILL.md. Its files are withheld, so
+    # it is not among the folders that hold files of this skill, or none at all.
     folders = {up for path in (*own, *skill.empty) for up in above(path)}
     ignored = tree.ignored_in(located.base, located.rest)
     ignored = [path for path in ignored if path.rstrip("/").rpartition("/")[0] in folders]

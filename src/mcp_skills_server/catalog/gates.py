@@ -33,8 +33,7 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
         return next(iter(gates), None)
 
     def gate_of_all(reader: SkillReader, skill: Skill) -> GateRefusal | None:
-        refusals = (gate(reader, skill) for gate in gates)
-        return next((refusal for refusal in refusals if refusal is not None), None)
+        return next(filter(None, (gate(reader, skill) for gate in gates)), None)
 
     return gate_of_all
 

@@ -60,11 +60,8 @@ def server_card(endpoint: str, name: str, version: str, versions: Sequence[str])
     host = _NOT_IN_A_NAME.sub("-", urlsplit(endpoint).hostname or "localhost")
     if not host.replace(".", "").isdecimal():
         host = ".".join(reversed(host.split(".")))  # reverse DNS
-    remote: dict[str, Json] = {
-        "type": "streamable-http",
-        "url": endpoint,
-        "supportedProtocolVersions": [*versions],
-    }
+    remote: dict[str, Json] = {"type": "streamable-http", "url": endpoint}
+    remote["supportedProtocolVersions"] = [*versions]
     return {
         "$schema": _SCHEMA,
         "name": f"{host}/{name}",

@@ -105,11 +105,7 @@ class Manifest:
     def blob_inputs(self) -> list[str]:
         """Return the names of the inputs of type `blob`, whose values are blob identifiers."""
         inputs = mapping(self.fields.get("inputs"))
-        return [
-            name
-            for name, declaration in inputs.items()
-            if mapping(declaration).get("type") == "blob"
-        ]
+        return [name for name, value in inputs.items() if mapping(value).get("type") == "blob"]
 
     @property
     def secrets(self) -> list[str]:
@@ -180,9 +176,7 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
     out: dict[str, Json] = {
         "name": name[:MAX_NAME].rstrip("."),
         "version": NO_VERSION if version is None else version.text,
-        "description": next(
-            (description for description in descriptions if _is_text(description)), ""
-        ),
+        "description": next(filter(_is_text, descriptions), ""),
         "kind": INSTRUCTION,
         "namespace": namespace or _first(name),
     }

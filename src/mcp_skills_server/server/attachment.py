@@ -314,9 +314,7 @@ def server_features(
         uris: of its own resources.
     """
     if attachment.settings.tools:
-        tools |= {
-            str(definition["name"]) for definition in attachment.tools.definitions(view.skill_set)
-        }
+        tools |= {str(tool["name"]) for tool in attachment.tools.definitions(view.skill_set)}
     if attachment.settings.prompts:
         others = prompts.Names(view, attachment.settings, others)
     return Served(tools=tools, prompts=others, resources=uris)

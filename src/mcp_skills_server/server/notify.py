@@ -417,7 +417,7 @@ class RecentNotifications:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, notify: Callable[[], None], *, announce: bool = True) -> None:
-        """Store a notification just sent; `announce` it to other replicas. Call in the event loop."""
+        """Store a notification to repeat, `announce` that to other replicas; in the event loop."""
         self._notified.append((monotonic(), notify))
         self._loop = asyncio.get_running_loop()
         # The timer frees memory even if no other notification follows.

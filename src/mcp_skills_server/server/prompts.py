@@ -84,10 +84,8 @@ async def complete_argument(view: View, settings: Settings, _: Caller, params: P
         RequestError: the prompt or its argument does not exist.
     """
     name, wanted = str(params["ref"]["name"]), params["argument"]
-    declared = {
-        str(argument["name"]): argument
-        for argument in _declared(_find(view.snapshot, settings, name))
-    }
+    arguments = _declared(_find(view.snapshot, settings, name))
+    declared = {str(argument["name"]): argument for argument in arguments}
     argument = declared.get(wanted["name"])
     if argument is None:
         asked = clipped(wanted["name"])

@@ -95,9 +95,7 @@ class Tools:
         """
         name = str(params.get("name"))
         if runtime.canonical(name) is None and not name.startswith(_TOOL_PREFIX):
-            names = ", ".join(
-                str(definition["name"]) for definition in self.definitions(view.skill_set)
-            )
+            names = ", ".join(str(tool["name"]) for tool in self.definitions(view.skill_set))
             there = names or "none, since there is no skill"
             raise RequestError(f"Unknown tool: {name[:100]!r}; known: {there}")
         result = await self._call(view, caller, name, requests.given_arguments(params))

@@ -1,8 +1,7 @@
 """Safe automatic fixes of a SKILL.md, which change its notation and keep its meaning. Pure.
 
-Each fix changes one line or one field of the frontmatter; that of hidden characters changes the
-whole file. The result is checked again: a fix is
-kept only if its finding is gone and no other was added.
+Each fix changes one line or field of the frontmatter, or takes out all hidden characters. A fix is
+kept only if a new check shows that its finding is gone and no other was added.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ _FIELD: Final = re.compile(
 _KEY: Final = re.compile(r"[A-Za-z][\w-]*+(?=[ \t]*+:)")
 
 Correct = Callable[[list[str], int], bool]
-"""Fixes the lines of a file in place for a finding on a 0-based line; returns True on success.
-
-After False the lines are discarded, so they may be half changed.
-"""
+"""Fixes lines in place for a finding on a 0-based line; after False the lines are discarded."""
 
 
 def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:

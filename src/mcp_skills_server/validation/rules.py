@@ -408,9 +408,8 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             yield "dependencies", f"dependencies.{kind} is not a list"
             continue
         for number, entry in enumerate(entries, 1):
-            if not isinstance(entry, str) and not isinstance(
-                fields.mapping(entry).get(required), str
-            ):
+            name = entry if isinstance(entry, str) else fields.mapping(entry).get(required)
+            if not isinstance(name, str):
                 yield "dependencies", f"entry {number} of dependencies.{kind} has no name"
 
 
@@ -418,12 +417,9 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 def _hidden_characters(skill: SkillMd) -> Iterator[Finding]:
     """Search the parsed values, in which YAML escapes are decoded."""
     for key, value in skill.frontmatter.items():
-        hits = [
-            character
-            for text in (key, *hidden.texts(value))
-            # "/": `find` allows a byte order mark at the beginning, where only a file may have one
-            for _, character in hidden.find(f"/{text}")
-        ]
+        texts = (key, *hidden.texts(value))
+        # "/": `find` allows a byte order mark at the beginning, where only a file may have one
+        hits = [character for text in texts for _, character in hidden.find(f"/{text}")]
         if hits:
             name = literal(hidden.strip(key))
             message = f"{name} holds the invisible character U+{ord(hits[0]):04X}"

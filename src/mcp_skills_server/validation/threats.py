@@ -1,8 +1,7 @@
 """Patterns of attacks in the text of a skill: overrides, secrecy, theft of credentials. Data.
 
-Each pattern is linear. `text.py` judges a match by its context. It first searches the text for the
-marks of a pattern, in lower case, and tries the pattern only around them: an alternative without a
-mark never matches.
+Each pattern is linear. `text.py` judges a match by its context. It tries a pattern only around its
+marks in the text in lower case, so each alternative needs a mark.
 """
 
 from __future__ import annotations
@@ -182,10 +181,7 @@ SECRET: Final = re.compile(
     r"|(?P<a_token_of_npm>\bnpm_[A-Za-z0-9]{36}\b)"
     r"|(?P<a_key_of_Stripe>\b[rs]k_live_[A-Za-z0-9]{24}\w*+)"
 )
-"""Secrets in recognisable formats, which their issuers designed for secret scanning.
-
-The name of a group, with blanks for "_", is what the message calls the secret.
-"""
+"""Secrets in formats made for secret scanning; messages have a group's name, "_" as blanks."""
 SECRET_MARKS: Final = (
     "private key", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
     "xox", "sk-", "aiza", "npm_", "k_live_",

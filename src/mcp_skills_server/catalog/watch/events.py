@@ -120,11 +120,8 @@ class DirectoryEvents:
         self._groups.clear()
 
     def _forget(self, gone: Collection[str]) -> None:
-        """Forget the watches of directories that are gone, and of all below them.
-
-        Another directory may have the path now.
-        """
-        # `above` suits these absolute paths, too: only on Linux are directories below roots watched.
+        """Forget the watches of directories that are gone and all below: others may come there."""
+        # `above` suits absolute paths, too: only Linux watches directories below roots.
         for watched, _ in self._groups:
             watched -= {
                 directory for directory in watched if not set(above(directory)).isdisjoint(gone)
@@ -144,8 +141,8 @@ class DirectoryEvents:
         return {*directories}
 
 
-def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:
-    """Return the events that watchfiles has queued, or that arrive within a step.
+def _events_of(notify: RustNotify, ms: int) -> set[tuple[int, str]]:
+    """Return the events that watchfiles has queued, or that arrive within `ms` milliseconds.
 
     Raises:
         WatchLostError: watchfiles failed, as it does at a name that is not UTF-8.
@@ -153,9 +150,7 @@ def _events_of(notify: RustNotify, step_ms: int) -> set[tuple[int, str]]:
     from watchfiles._rust_notify import WatchfilesRustInternalError
 
     try:
-        changes = notify.watch(
-            debounce_ms=step_ms, step_ms=step_ms, timeout_ms=step_ms, stop_event=None
-        )
+        changes = notify.watch(debounce_ms=ms, step_ms=ms, timeout_ms=ms, stop_event=None)
     except WatchfilesRustInternalError as error:
         raise WatchLostError(str(error)) from None
     if isinstance(changes, str):

@@ -78,10 +78,8 @@ def load_result(
     elif fresh:
         for skill in fresh:
             if skill.problems:
-                words = (
-                    f"The skill {one_line(skill.name)} has problems: {'; '.join(skill.problems)}"
-                )
-                lines.append(contained(words))
+                faults = "; ".join(skill.problems)
+                lines.append(contained(f"The skill {one_line(skill.name)} has problems: {faults}"))
         lines.append("Their instructions are at the top from now on.")
     return noted(lines, structure, note, "\n\n")
 

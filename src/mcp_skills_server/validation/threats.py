@@ -88,10 +88,10 @@ SECRECY: Final = re.compile(
 """Instructions to keep an act from the user; `act` is denied by a "never" before it."""
 SECRECY_MARKS: Final = (
     "telling ", "informing ", "notifying ", "alerting ", "secretly", "covertly", "stealthily",
-    "silently", "quietly", "keep ", "hide ", "conceal", "not know", "never know", "not notice",
-    "not learn", "find out", "be aware", "be informed", "so that", "so the user",
-    "lie to", "cover your", "circumstances ", "letting ", "mentioning ", "pretend ", "leave this",
-    "omit this",
+    "silently", "quietly", "keep ", "hide ", "conceal", "t know", "never know", "t notice",
+    "never notice", "t see", "t learn", "never learn", "find out", "be aware", "be informed",
+    "so that", "so the user", "lie to", "cover your", "circumstances ", "letting ", "mentioning ",
+    "pretend ", "leave this", "omit this",
 )  # fmt: skip
 DENIED_SPEECH: Final = re.compile(
     r"n(?:ot|['\u2019]t|ever)[\s>*_]{1,9}"
@@ -136,8 +136,8 @@ CREDENTIAL: Final = re.compile(
 CREDENTIAL_MARKS: Final = (
     ".ssh", ".aws", ".kube", ".docker", ".config", ".netrc", ".npmrc", ".pypirc", ".git-cred",
     ".gnupg", ".pgpass", "/etc/shadow", "wallet.dat", "login data", "keychain-db", "find-generic",
-    "find-internet", "id_rsa", "id_ed25519", "id_ecdsa", "id_dsa", "env |", "env|", "os.environ",
-    "process.env", "@.env", "cat .env", "< .env", "/.env",
+    "find-internet", "id_rsa", "id_ed25519", "id_ecdsa", "id_dsa", "env |", "env|", "env  |",
+    "env   |", ".env",
 )  # fmt: skip
 SEND_COMMAND: Final = re.compile(
     r"(?<![\w.-])(?:curl|wget|nc|ncat|netcat|scp|rsync|sftp|sendmail|mail|telnet|irm|iwr|dig|nslookup"

@@ -43,7 +43,7 @@ class CommandJudge:
         UsageError: the program does not exist.
     """
 
-    ranks = False
+    ranks = False  # all its choices trigger, in no order
 
     def __init__(
         self,

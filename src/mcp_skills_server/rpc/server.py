@@ -90,6 +90,8 @@ class Rpc:
             call = messages.parse_call(message)
         except CallError as error:
             return _error(messages.id_of(message), error)
+        if call is None:
+            return None
         try:
             if is_over:
                 reason = (

@@ -396,11 +396,11 @@ def check_status(response: Response, wanted: Collection[int], reason: str = "") 
         return
     if status in _ABSENT:
         raise AbsentError(f"{named} is not there (status {status})")
-    check_now(response)
+    check_available(response)
     raise UnacceptableError(f"{named} answers with status {status}{reason}")
 
 
-def check_now(response: Response) -> None:
+def check_available(response: Response) -> None:
     """Raise UnreachableError for a status that asks for a retry later (408, 425, 429, 5xx)."""
     if response.status in _NOT_NOW or response.status >= 500:
         status = f"status {response.status}"

@@ -1,7 +1,8 @@
 """Health checks `/healthz` and `/readyz`, Prometheus `/metrics`, and the drain at shutdown.
 
-A site among the roots that has never answered, and has no cached copy, makes the server not ready:
-it would have nothing to serve. A site that fails later does not, because its last copy is served.
+A fetched root of any kind, a "site" here, that has never answered, and has no cached copy, makes
+the server not ready: it would have nothing to serve. A site that fails later does not, because its
+last copy is served.
 
 Only the operator sees locations and errors of sources; everyone else sees their number.
 """
@@ -85,7 +86,8 @@ class Probes:
         self._may_see = may_see
         self._site_states = site_states
         self._status_lines = status_lines
-        self._had_skills = allow_empty
+        self._allow_empty = allow_empty
+        self._had_skills = False
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -104,11 +106,12 @@ class Probes:
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
+        # Without folders no volume can be unmounted; a site says itself that it has no skill.
         if registry.snapshot.skills or all(root.origin for root in registry.roots):
             self._had_skills = True
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
-        elif not self._had_skills:
+        elif not (self._had_skills or self._allow_empty):
             hint = "mount the folder with the skills, or give --allow-empty"
             missing.append(f"no root has a skill; {hint}")
         if self.drain.begun or self.drain.is_over:
@@ -127,10 +130,10 @@ class Probes:
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
     """Count the roots, of any kind, whose last read failed."""
-    return len(_missing(registry, "error") | {site.name for site in sites if site.trouble})
+    return len(_lost_roots(registry, "error") | {site.name for site in sites if site.trouble})
 
 
-def _missing(registry: Registry, severity: str) -> set[str]:
+def _lost_roots(registry: Registry, severity: str) -> set[str]:
     problems = [problem for problem in registry.snapshot.problems if problem.code == "root-missing"]
     return {problem.path for problem in problems if problem.severity == severity}
 
@@ -138,14 +141,14 @@ def _missing(registry: Registry, severity: str) -> set[str]:
 def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
     """Yield a status line for each root: folders and archives, then sites."""
     names = {site.name for site in sites}
-    lost = _missing(registry, "error")
+    lost = _lost_roots(registry, "error")
     for root in registry.roots:
         if root.origin in names:
             continue
         state = "read"
         if root.shown in lost:
             state = "cannot be read now; serving the last copy"
-        elif root.shown in _missing(registry, "warning"):
+        elif root.shown in _lost_roots(registry, "warning"):
             state = "absent, and optional"
         elif not registry.loaded.is_set():
             state = "the first scan is not done"

@@ -291,6 +291,19 @@ def test_changed_files_without_kept_content_are_named(tmp_path: Path, monkeypatc
     assert {*revision.lines} == {"file added: new.md", "file removed: old.md", "file changed: SKILL.md"}
 
 
+def test_files_are_read_at_start_until_memory_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ui_revisions, "_MAX_KEPT", 1000)
+    for name in "abcd":
+        write_skill(tmp_path / name, body="x" * 300)
+    read: list[str] = []
+    with Registry([tmp_path]) as registry:
+        revisions = Revisions(registry)
+        monkeypatch.setattr(revisions, "_read", lambda skill: read.append(skill.path) or {"f": (bytes(400), False)})
+        registry.load()
+        revisions._read_known()
+    assert (read, [*revisions._kept]) == (["a", "b", "c"], ["a", "b"])
+
+
 def test_nested_skill_is_not_part_of_outer_history(tmp_path: Path) -> None:
     """This includes a nested skill whose SKILL.md has become a folder."""
     inner = write_skill(tmp_path / "outer" / "inner", body="secret one\n", notes_md="secret\n")

@@ -153,8 +153,10 @@ def say_json(value: Any) -> None:
         written = json.dumps(value, indent=2)
     if not written.isascii() or "\x7f" in written:
         written = "".join(
-            item if item.isprintable() or item == "\n" else json.dumps(item)[1:-1]
-            for item in written
+            character
+            if character.isprintable() or character == "\n"
+            else json.dumps(character)[1:-1]
+            for character in written
         )
     _echo(written)
 

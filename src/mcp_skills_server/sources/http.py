@@ -304,15 +304,15 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         """Resolve a host; raise UnacceptableError if any of its addresses is not allowed."""
         try:
             with anyio.fail_after(timeout):
-                infos = await resolve(host, port)
+                addresses = await resolve(host, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout(f"no address for {host}") from None
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError(f"the name {host} cannot be resolved") from None
-        for address in infos:
+        for address in addresses:
             if not self._private and not is_public(address):
                 raise _not_public(host, address)
-        return infos
+        return addresses
 
 
 class Downloader(HttpClient):

@@ -309,8 +309,8 @@ def select(
     skills: dict[str, WantedSkill] = {}
     for folder, members in grouped.items():
         skill = skills[folder] = WantedSkill(folder)
-        for file in members.values():
-            for entry in file:
+        for same_path in members.values():
+            for entry in same_path:
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     elsewhere = sorted(
@@ -321,7 +321,10 @@ def select(
     )
     for skill in skills.values():
         wanted = sorted(skill.files)
-        lines = [f"{file.is_executable:d} {file.object_id} {file.path}\0" for file in wanted]
+        lines = [
+            f"{same_path.is_executable:d} {same_path.object_id} {same_path.path}\0"
+            for same_path in wanted
+        ]
         lines += [f"{path}\0" for path in sorted(skill.left_out)]
         listed = "".join((f"{skill.folder}\0{skill.fault}\0", *lines))
         skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()

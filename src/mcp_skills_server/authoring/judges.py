@@ -43,7 +43,7 @@ class CommandJudge:
         UsageError: the program does not exist.
     """
 
-    ranks = False  # all its choices trigger, in no order
+    ranks = False  # every choice triggers, not only the first
 
     def __init__(
         self,

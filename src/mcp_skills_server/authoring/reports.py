@@ -63,19 +63,17 @@ def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
     of_skill: dict[str, list[Problem]] = {path: [] for path in skills}
     for problem in problems:
         of_skill.setdefault(problem.skill, []).append(problem)
-    failed = sum(
-        any(problem.severity != "note" for problem in of_one) for of_one in of_skill.values()
-    )
+    failed = sum(any(problem.severity != "note" for problem in own) for own in of_skill.values())
     counts = {"name": "skills", "tests": str(len(of_skill)), "failures": str(failed)}
     suite = ElementTree.Element("testsuite", counts)
-    for path, of_one in of_skill.items():
+    for path, own in of_skill.items():
         name = printable(path or "(no skill)")
         case = ElementTree.SubElement(suite, "testcase", classname="skills", name=name)
-        counted = [problem for problem in of_one if problem.severity != "note"]
+        counted = [problem for problem in own if problem.severity != "note"]
         if counted:
             failure = ElementTree.SubElement(case, "failure", message=printable(counted[0].text))
             failure.text = "\n".join(map(str, counted))
-        if notes := [str(problem) for problem in of_one if problem.severity == "note"]:
+        if notes := [str(problem) for problem in own if problem.severity == "note"]:
             ElementTree.SubElement(case, "system-out").text = "\n".join(notes)
     suites = ElementTree.Element("testsuites")
     suites.append(suite)

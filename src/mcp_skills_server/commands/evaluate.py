@@ -311,8 +311,8 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
             }
         )
         return int(over)
-    for text in (*shown, *brought):
-        _say_text(text, count(text.text))
+    for shown_text in (*shown, *brought):
+        _say_text(shown_text, count(shown_text.text))
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
     whole, less, absent = (f"{len(of_part):,}" for of_part in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")

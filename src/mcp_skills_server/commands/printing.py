@@ -153,10 +153,8 @@ def say_json(value: Any) -> None:
         written = json.dumps(value, indent=2)
     if not written.isascii() or "\x7f" in written:
         written = "".join(
-            character
-            if character.isprintable() or character == "\n"
-            else json.dumps(character)[1:-1]
-            for character in written
+            char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1]
+            for char in written
         )
     _echo(written)
 

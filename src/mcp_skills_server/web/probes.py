@@ -1,8 +1,7 @@
 """Health checks `/healthz` and `/readyz`, Prometheus `/metrics`, and the drain at shutdown.
 
-A fetched root of any kind, a "site" here, that has never answered, and has no cached copy, makes
-the server not ready: it would have nothing to serve. A site that fails later does not, because its
-last copy is served.
+A site among the roots that has never answered, and has no cached copy, makes the server not ready:
+it would have nothing to serve. A site that fails later does not, because its last copy is served.
 
 Only the operator sees locations and errors of sources; everyone else sees their number.
 """
@@ -64,7 +63,7 @@ class Probes:
     Args:
         may_see: whether a principal, None for nobody, may see the locations of sources.
         drain_s: seconds from SIGTERM to shutdown, in which `/readyz` fails.
-        site_states: returns the state of each fetched root.
+        site_states: returns the state of each fetched root, which is a "site" here.
         status_lines: returns a line for each other dependency; none affects readiness.
         allow_empty: be ready although no root had a skill yet, as with an unmounted volume.
     """

@@ -321,10 +321,7 @@ def select(
     )
     for skill in skills.values():
         wanted = sorted(skill.files)
-        lines = [
-            f"{same_path.is_executable:d} {same_path.object_id} {same_path.path}\0"
-            for same_path in wanted
-        ]
+        lines = [f"{file.is_executable:d} {file.object_id} {file.path}\0" for file in wanted]
         lines += [f"{path}\0" for path in sorted(skill.left_out)]
         listed = "".join((f"{skill.folder}\0{skill.fault}\0", *lines))
         skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()

@@ -109,7 +109,7 @@ class PageSessions:
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
         """Return the viewer; None if sign-in is required.
 
-        `renew` is False for a check of a request already answered: it neither extends the session
+        `renew` is False for a check while a response is open: it neither extends the session
         nor counts and logs a wrong token.
 
         HTTPException (429) says that the address sent too many wrong tokens.

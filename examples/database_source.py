@@ -47,7 +47,7 @@ class Database(ListedSource):
             raise UnreachableError(str(error)) from None
 
 
-KIND = Kind("database", lambda root: root.startswith("sqlite:"), Database, is_asked=True)
+KIND = Kind("database", lambda root: root.startswith("sqlite:"), Database, is_polled=True)
 
 
 def main(file: str) -> None:

@@ -98,10 +98,10 @@ async def test_last_working_metadata_url_is_tried_first(index: int) -> None:
     await issuer.key("one", "ES256")
     assert web.requests == [*metadata_urls(url)[: index + 1], KEYS_URL]
     web.requests.clear()
-    await issuer.refresh()
+    await issuer.start_fetch()
     assert web.requests == [metadata_urls(url)[index], KEYS_URL]
     web.responses[metadata_urls(url)[index - 1]] = web.responses.pop(metadata_urls(url)[index])
-    await issuer.refresh()
+    await issuer.start_fetch()
     assert web.requests[-1] == KEYS_URL, "metadata is found at another URL"
 
 
@@ -143,7 +143,7 @@ async def test_known_keys_stay_valid_while_issuer_is_down(caplog: pytest.LogCapt
     web.fail()
     web.now += 10_000
     issuer.keep_fresh()
-    await issuer.refresh()
+    await issuer.start_fetch()
     assert await issuer.key("one", "ES256")
     count = len(web.requests)
     for _ in range(50):  # backoff: a failed fetch is not retried for each request
@@ -252,7 +252,7 @@ async def test_key_is_selected_by_id_and_type_and_id_is_optional_for_a_single_ke
         assert (await issuer.key(kid, "ES256")).key_type == "EC"
         assert (await issuer.key(kid, "RS256")).key_type == "RSA"
     web.publish_keys(public(), KEY_TWO)
-    await issuer.refresh()
+    await issuer.start_fetch()
     await assert_refused(issuer, None)
 
 
@@ -285,7 +285,7 @@ async def test_foreign_token_causes_no_fetch() -> None:
     web = FakeWeb(public())
     server = ResourceServer(OAuthSettings(ISSUER, AUDIENCE, AUDIENCE), web.fetch)
     server.issuer = web.make_issuer()  # with the fake clock
-    await server.issuer.refresh()
+    await server.issuer.start_fetch()
     web.requests.clear()
     web.now += 100
     for token in ("x", "x.y.z", signed(claims(iss="https://evil.example")), signed(headers={"typ": "no"})):

@@ -64,6 +64,18 @@ def test_notification_has_no_answer_even_if_it_fails(rpc: RpcServer) -> None:
     assert send(rpc, [NOTE, NOTE]) is None
 
 
+@pytest.mark.requirement("SP-17")
+def test_notification_with_invalid_params_is_not_run(rpc: RpcServer) -> None:
+    seen: list[Event] = []
+    end = rpc.runtime.events.subscribe(seen.append)
+    with rpc.runtime.events.serving():
+        for params in (["a"], "text", 1):
+            assert send(rpc, {**NOTE, "params": params}) is None
+        send(rpc, NOTE)
+    end()
+    assert len(seen) == 1
+
+
 def test_failed_run_is_an_event_with_outcome_refused(rpc: RpcServer) -> None:
     """The audit log records it as a refusal, as it does over MCP."""
     seen: list[Event] = []
@@ -128,7 +140,7 @@ def test_exception_is_an_internal_error_with_a_logged_traceback(
     assert "secret detail" in caplog.text
 
 
-@pytest.mark.requirement("SP-19")
+@pytest.mark.requirement("SP-17")
 def test_cursor_of_one_server_is_valid_on_another() -> None:
     one, other = RpcServer(ACTIONS), RpcServer(ACTIONS)
     cursor = send(one, LIST)["result"]["next_cursor"]

@@ -20,7 +20,8 @@ from mcp_skills_server.model.decoding import load_json
 
 MAX_LENGTH: Final = 32 << 10
 """Most characters of a token."""
-_MAX_GROUPS: Final = 1_000
+_MAX_ENTRIES: Final = 1_000
+"""Most groups, and most scopes."""
 _MAX_NAME: Final = 512
 _MAX_LABEL: Final = 100
 _LAST_TIME: Final = 253_402_300_799
@@ -143,8 +144,8 @@ def _words(value: Any, name: str) -> frozenset[str]:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in cast(Any, words)):
         raise RefusedError(f"{name} is not a list of text")
     words = cast("list[str]", words)
-    if len(words) > _MAX_GROUPS:
-        raise RefusedError(f"{name} has more than {_MAX_GROUPS} entries")
+    if len(words) > _MAX_ENTRIES:
+        raise RefusedError(f"{name} has more than {_MAX_ENTRIES} entries")
     return frozenset(words)
 
 

@@ -23,15 +23,19 @@ import jwt
 
 from mcp_skills_server.access.jwt import precheck_token, verify_token
 from mcp_skills_server.access.principal import Admission, RefusedError, UnavailableError
-from mcp_skills_server.access.settings import KEY_TYPES, OAuthSettings, is_loopback, is_secure
+from mcp_skills_server.access.settings import (
+    KEY_TYPES,
+    WELL_KNOWN,
+    OAuthSettings,
+    is_loopback,
+    is_secure,
+)
 from mcp_skills_server.access.tokens import hash_of
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
 from mcp_skills_server.model.decoding import load_json
 
 logger = logging.getLogger(__name__)
 
-WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
-"""The well-known path prefix of a resource's metadata (RFC 9728), before the resource's path."""
 Fetch: TypeAlias = Callable[[str], Awaitable[tuple[int, bytes]]]
 """Returns (status, body of limited size) of a URL, or raises a SkillsServerError."""
 
@@ -54,11 +58,11 @@ class Issuer:
         self._metadata_urls = metadata_urls(url)
         self._fetch = fetch
         self._now = now
-        self._raw: tuple[dict[str, Any], ...] = ()
+        self._keys: tuple[dict[str, Any], ...] = ()
         self._metadata: dict[str, Any] | None = None
-        self._found_at = self._tried_at = -math.inf
+        self._fetched_at = self._tried_at = -math.inf
         self._trouble = ""
-        self._refreshing: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[None] | None = None
 
     async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
         """Return the key with this id for this algorithm; fetch the keys if it is unknown.
@@ -67,9 +71,9 @@ class Issuer:
             RefusedError: the issuer has no such key.
             UnavailableError: the issuer cannot be reached now.
         """
-        key = self._key(kid, algorithm)
-        if key is None and await self._refreshed():
-            key = self._key(kid, algorithm)
+        key = self._known_key(kid, algorithm)
+        if key is None and await self._fetch_unless_recent():
+            key = self._known_key(kid, algorithm)
         if key is None and self._trouble:
             left = max(0.0, self._tried_at + _RETRY_S - self._now())
             raise UnavailableError("the issuer does not answer", 1 + int(left))
@@ -84,7 +88,7 @@ class Issuer:
             UnavailableError: no fetch has succeeded yet, and the issuer cannot be reached now.
         """
         if self._metadata is None:
-            await self._refreshed()
+            await self._fetch_unless_recent()
         if self._metadata is None:
             raise UnavailableError("the issuer does not answer", 1 + int(_RETRY_S))
         self.keep_fresh()
@@ -92,32 +96,32 @@ class Issuer:
 
     def keep_fresh(self) -> None:
         """Fetch the keys in the background if they are stale."""
-        if self._now() - self._found_at > _STALE_S and self._now() - self._tried_at > _RETRY_S:
-            self.refresh()
+        if self._now() - self._fetched_at > _STALE_S and self._now() - self._tried_at > _RETRY_S:
+            self.start_fetch()
 
-    def refresh(self) -> asyncio.Task[None]:
+    def start_fetch(self) -> asyncio.Task[None]:
         """Start to fetch the keys, or return the task of the current fetch; failures are logged."""
-        if self._refreshing is None:
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
-        return self._refreshing
+        if self._fetching is None:
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch_and_log())
+        return self._fetching
 
-    async def _refreshed(self) -> bool:
+    async def _fetch_unless_recent(self) -> bool:
         """Fetch the keys, unless the last fetch was recent; return whether they were fetched."""
         pause = _UNKNOWN_S
         if self._trouble:
             pause = _RETRY_S
-        if self._refreshing is None and self._now() - self._tried_at < pause:
+        if self._fetching is None and self._now() - self._tried_at < pause:
             return False
-        await asyncio.shield(self.refresh())
+        await asyncio.shield(self.start_fetch())
         return True
 
-    async def _refresh(self) -> None:
+    async def _fetch_and_log(self) -> None:
         try:
             self._replace_keys(await self._fetch_keys())
         except SkillsServerError as error:
             if not self._trouble:
                 has = "its tokens cannot be verified"
-                if self._raw:
+                if self._keys:
                     has = "tokens signed by known keys are accepted"
                 logger.warning(
                     "the issuer %s: %s; %s until it answers", self._url, clipped(str(error)), has
@@ -127,13 +131,13 @@ class Issuer:
             if self._trouble:
                 logger.info("the issuer %s answers again", self._url)
             self._trouble = ""
-            self._found_at = self._now()
+            self._fetched_at = self._now()
         finally:
             self._tried_at = self._now()
-            self._refreshing = None
+            self._fetching = None
 
-    async def _fetch_keys_url(self) -> str:
-        """Fetch the issuer's metadata, and return the URL of its keys (`jwks_uri`)."""
+    async def _fetch_metadata(self) -> str:
+        """Fetch and store the issuer's metadata; return the URL of its keys (`jwks_uri`)."""
         failed: SkillsServerError = _UnusableError("it has no metadata (RFC 8414 or OpenID)")
         for url in self._metadata_urls:
             try:
@@ -154,10 +158,8 @@ class Issuer:
             if not isinstance(address, str) or not is_secure(address) or not self._allows(address):
                 raise _UnusableError(f"{url} has no https URL of its keys (jwks_uri)")
             self._metadata = metadata
-            self._metadata_urls = [
-                url,
-                *(known for known in self._metadata_urls if known != url),
-            ]
+            others = (other for other in self._metadata_urls if other != url)
+            self._metadata_urls = [url, *others]  # the one that answered is asked first
             return address
         raise failed
 
@@ -167,7 +169,7 @@ class Issuer:
         return issuer or not keys
 
     async def _fetch_keys(self) -> list[Any]:
-        address = await self._fetch_keys_url()
+        address = await self._fetch_metadata()
         status, body = await self._fetch(address)
         if status != 200:
             raise _UnusableError(f"{address} answers with status {status}")
@@ -182,14 +184,14 @@ class Issuer:
             logger.debug(
                 "the issuer %s: %s of its keys are unusable here", self._url, len(keys) - len(raw)
             )
-        if raw != self._raw:
-            self._raw = raw
+        if raw != self._keys:
+            self._keys = raw
             logger.info("the issuer %s has %s keys", self._url, len(raw))
 
-    def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+    def _known_key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """Return the known key with this id, or without an id the only suitable key, else None."""
         fitting = [
-            key for key in self._raw if kid in (None, key.get("kid")) and _fits(key, algorithm)
+            key for key in self._keys if kid in (None, key.get("kid")) and _fits(key, algorithm)
         ]
         if not fitting or (kid is None and len(fitting) > 1):
             return None

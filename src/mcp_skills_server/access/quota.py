@@ -262,11 +262,11 @@ class Quota(Generic[_Key]):
         over = max(own, self._used + amount - self.total)
         going: list[_Key] = []
         held = self._held.get(owner, OrderedDict[_Key, int]())
-        for item, size in held.items():
+        for old, size in held.items():
             if over <= 0:
                 break
-            if is_busy is None or not is_busy(item):
-                going.append(item)
+            if is_busy is None or not is_busy(old):
+                going.append(old)
                 over -= size
                 own -= size
         if over > 0:
@@ -274,8 +274,8 @@ class Quota(Generic[_Key]):
             if own > 0:
                 reason = f"one client may have at most {limit:,}"
             raise QuotaError(f"Too many {self._unit}: {reason}", self._name)
-        for item in going:
-            self.release(item)
+        for old in going:
+            self.release(old)
         self._owners[key] = owner
         self._held.setdefault(owner, OrderedDict())[key] = amount
         self._used_by[owner] = self.used(owner) + amount

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from mcp_skills_server.model import keys
 from mcp_skills_server.model.keys import ContradictionError, Key, Table
 
+WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+"""The well-known path prefix of a resource's metadata (RFC 9728), before the resource's path."""
 KEY_TYPES: Final[Mapping[str, tuple[str, str | None]]] = {
     **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
     "ES256": ("EC", "P-256"),

@@ -212,8 +212,8 @@ def hashed_line(
     if groups:
         words.append(f"groups={','.join(groups)}")
     line = " ".join(words)
-    (where,) = read_tokens(line, "the new line").require_valid()
-    if (where.name, where.groups) != (name, frozenset(groups)):
+    (parsed,) = read_tokens(line, "the new line").require_valid()
+    if (parsed.name, parsed.groups) != (name, frozenset(groups)):
         raise UsageError(f"the new line: write {_FORM}")
     return line
 

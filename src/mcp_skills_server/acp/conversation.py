@@ -69,7 +69,7 @@ class Conversation:
 
     def after_agent_lines(self, lines: bytes) -> bytes:
         """Return the lines to send to the client after these whole lines of the agent, if any."""
-        due: dict[str, bool] = {}
+        due: dict[str, bool] = {}  # by session: whether also the extension notification is due
         with self._lock:
             for line in lines.split(b"\n"):
                 message = _read(line)
@@ -117,7 +117,10 @@ class Conversation:
         return update.session_id in self._open
 
     def _expected(self) -> Callable[[str], bool]:
-        """Return a test for open or pending sessions; a load replays before its response."""
+        """Return a test for open or pending sessions; a load replays before its response.
+
+        A new session gets its id (None) only with its response: until then it may have any.
+        """
         pending = self._pending.values()
         asked = {request.session_id for request in pending if isinstance(request, SessionRequest)}
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
@@ -198,7 +201,8 @@ class _AgentUpdates:
 
 def _read(line: bytes) -> object:
     """Decode the JSON of a line, or return None."""
-    try:  # without a bound: also an update that cannot be repeated overwrites ours
+    # Not by `load_json`, whose bound would hide a deep update: it overwrites ours at the editor.
+    try:
         return json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None

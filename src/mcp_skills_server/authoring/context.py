@@ -21,6 +21,7 @@ from mcp_skills_server.runtime.offering import Offering
 
 _CUT_MARK: Final = "… [truncated]"
 _FIRST_LINE: Final = 247
+"""The characters that Codex shows of a longer first line, as measured."""
 _NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 
@@ -92,6 +93,7 @@ def _first_line(text: str) -> str:
 
 
 def _text(title: str, shown: str, sent: str, most: int | None) -> ShownText:
+    """Cut the part `shown` of a text that was `sent` at the host's limit."""
     left_out = max(0, len(sent) - len(shown))
     if most is not None and len(shown) > most:
         left_out, shown = len(sent) - most, shown[:most] + _CUT_MARK
@@ -102,6 +104,7 @@ def parts_shown(
     texts: Iterable[ShownText], offers: Iterable[Offer]
 ) -> Mapping[Part, Sequence[Offer]]:
     """Return the skills by the part that these texts show of them."""
+    # Texts of tools are JSON, whose escapes would hide a description.
     flat = " ".join(
         "\n".join(text.text for text in texts).replace("\\n", " ").replace('\\"', '"').split()
     )

@@ -41,24 +41,24 @@ class TriggerCase(NamedTuple):
 
 
 def read_cases(raw: bytes, where: str) -> list[TriggerCase]:
-    """Return the cases of a file; error messages refer to it as `place`.
+    """Return the cases of a file; error messages refer to it as `where`.
 
     Raises:
         UsageError: the file has neither format. The message says what is wrong, and where.
     """
     try:
-        content: Any = load_json(raw)
+        decoded: Any = load_json(raw)
     except ValueError as error:
         raise UsageError(f"{where}: cannot be read as JSON ({error})") from None
-    if isinstance(content, dict) and "evals" in content:
-        evals = cast("dict[str, Any]", content)
+    if isinstance(decoded, dict) and "evals" in decoded:
+        evals = cast("dict[str, Any]", decoded)
         about = {"skill_name": evals.get("skill_name")}
         return [
             _case(about | entry | {"should_trigger": True}, "prompt", f"{where}: evals[{at}]")
             for at, entry in enumerate(_entries(evals["evals"], where))
         ]
-    if isinstance(content, list):
-        entries = enumerate(_entries(content, where))
+    if isinstance(decoded, list):
+        entries = enumerate(_entries(decoded, where))
         return [_case(entry, "query", f"{where}: entry {at}") for at, entry in entries]
     hint = 'write [{"query": "...", "should_trigger": true}]'
     raise NoTriggerSetError(f"{where}: has no trigger set; {hint}")
@@ -70,12 +70,12 @@ def encode_cases(cases: Iterable[TriggerCase]) -> bytes:
     return (json.dumps(entries, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
 
 
-def _entries(content: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(content, list) or not all(
-        isinstance(entry, dict) for entry in cast("list[Any]", content)
+def _entries(decoded: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(decoded, list) or not all(
+        isinstance(entry, dict) for entry in cast("list[Any]", decoded)
     ):
         raise UsageError(f"{where}: is not a list of objects")
-    entries = cast("list[dict[str, Any]]", content)
+    entries = cast("list[dict[str, Any]]", decoded)
     if len(entries) > _MAX_CASES:
         most = f"at most {_MAX_CASES:,} are read; split the file"
         raise UsageError(f"{where}: has {len(entries):,} cases, {most}")
@@ -225,7 +225,7 @@ def evaluate(
         chosen = [judge.choose(case.query, run) for run in range(judge.runs)]
         first, triggering = chosen[0], chosen
         if judge.ranks:
-            triggering = [path[:1] for path in chosen]
+            triggering = [paths[:1] for paths in chosen]
         triggers = sum(skill.path in paths for paths in triggering)
         passed = (triggers / judge.runs >= threshold) == case.should_trigger
         rank, winner, words = None, "", list[str]()
@@ -235,7 +235,7 @@ def evaluate(
             winner = first[0]
         if first and first[0] in snapshot.skills:
             fields = matched_fields(snapshot.skills[first[0]], case.query)
-            words = list(dict.fromkeys(word for _, row in fields for word in row))
+            words = list(dict.fromkeys(word for _, hits in fields for word in hits))
         return CaseResult(skill, case, triggers, judge.runs, passed, rank, winner, words)
 
     if judge.concurrency == 1:
@@ -265,7 +265,7 @@ def summary(results: Sequence[CaseResult]) -> Summary:
 def by_skill(results: Iterable[CaseResult]) -> Mapping[Skill, list[CaseResult]]:
     """Return the results grouped by skill, in the order of the paths."""
     out: dict[Skill, list[CaseResult]] = {}
-    for result in sorted(results, key=lambda pair: pair.skill.path):
+    for result in sorted(results, key=lambda result: result.skill.path):
         out.setdefault(result.skill, []).append(result)
     return out
 

@@ -43,7 +43,7 @@ class CommandJudge:
         UsageError: the program does not exist.
     """
 
-    ranks = False
+    ranks = False  # every choice triggers, not only the first
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ def _parsed(output: str) -> tuple[list[str], float]:
                 raise UsageError(f"{text}: {clipped(str(said))}")
             cost = float(said)
     if not isinstance(answer, list) or not all(
-        isinstance(word, str) for word in cast("list[Any]", answer)
+        isinstance(name, str) for name in cast("list[Any]", answer)
     ):
         raise UsageError(f"the judge did not print a list of names: {clipped(printable(text))}")
     return cast("list[str]", answer), cost

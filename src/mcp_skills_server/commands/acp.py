@@ -125,8 +125,8 @@ def _given(context: click.Context) -> Iterator[str]:
         if not isinstance(parameter, click.Option) or name not in known or not given:
             continue
         value = context.params[name]
-        for item in value if parameter.multiple else [value]:
+        for single in value if parameter.multiple else [value]:
             if parameter.is_flag:
-                yield (parameter.opts if item else parameter.secondary_opts)[0]
+                yield (parameter.opts if single else parameter.secondary_opts)[0]
             else:
-                yield from (parameter.opts[0], located(parameter, str(item), os.getcwd()))
+                yield from (parameter.opts[0], located(parameter, str(single), os.getcwd()))

@@ -121,10 +121,10 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
         judged = evaluation.evaluate(cases, judge, registry.snapshot, options.threshold)
         results = [*progress(judged, "Judging", len(cases))]
     if options.form == "json":
-        content = evaluation.as_json(results)
+        report = evaluation.as_json(results)
         if by_program is not None:
-            content |= {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
-        say_json(content)
+            report |= {"cost_usd": by_program.cost_usd, "judge_runs": by_program.program_runs}
+        say_json(report)
     elif options.form == "junit":
         say_lines(evaluation.as_junit(results))
     else:
@@ -209,8 +209,8 @@ def _skill_of(registry: Registry, named: str, file: Path) -> Skill:
 def _say_results(results: Sequence[CaseResult]) -> None:
     rows: list[tuple[str, ...]] = []
     colours: dict[int, str] = {}
-    for skill, own in evaluation.by_skill(results).items():
-        totals = evaluation.summary(own)
+    for skill, of_skill in evaluation.by_skill(results).items():
+        totals = evaluation.summary(of_skill)
         if totals.passed < totals.total:
             colours[len(rows)] = "yellow"
         shares = (_percent(totals.hit_at_1), _percent(totals.hit_at_5))
@@ -311,10 +311,10 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
             }
         )
         return int(over)
-    for part in (*shown, *brought):
-        _say_text(part, count(part.text))
+    for shown_text in (*shown, *brought):
+        _say_text(shown_text, count(shown_text.text))
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
-    whole, less, absent = (f"{len(part):,}" for part in names.values())
+    whole, less, absent = (f"{len(of_part):,}" for of_part in names.values())
     say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
     say_table(tuple(map(str.upper, _COLUMNS)), host.figures())
     if over:
@@ -328,10 +328,10 @@ def _with_tokens(
     return [text._asdict() | {"tokens": count(text.text)} for text in texts]
 
 
-def _say_text(part: contexts.ShownText, tokens: int) -> None:
+def _say_text(shown: contexts.ShownText, tokens: int) -> None:
     cut = ""
-    if part.cut_characters:
-        cut = f"; the host leaves out {part.cut_characters:,} characters"
-    say(f"=== {part.title}: {len(part.text):,} characters, {tokens:,} tokens{cut}")
-    say_lines(part.text)
+    if shown.cut_characters:
+        cut = f"; the host leaves out {shown.cut_characters:,} characters"
+    say(f"=== {shown.title}: {len(shown.text):,} characters, {tokens:,} tokens{cut}")
+    say_lines(shown.text)
     say("")

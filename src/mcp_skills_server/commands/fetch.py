@@ -251,9 +251,9 @@ def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     for line in index.warnings:
         remark(f"warning: {line}")
     broken = [unusable for unusable in index.unusable if wanted is None or unusable.name in wanted]
-    for entry in broken:
-        severity = "refused" if entry.is_fault else "warning"
-        remark(f"{severity}: {entry}")
+    for unusable in broken:
+        severity = "refused" if unusable.is_fault else "warning"
+        remark(f"{severity}: {unusable}")
     return int(index.version is None or any(unusable.is_fault for unusable in broken))
 
 

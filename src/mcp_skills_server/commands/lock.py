@@ -83,8 +83,8 @@ def _open_sources(
         if problem.code.startswith("signature-"):
             remark(f"left out: {problem.path}: {problem.message}")
     offers = [
-        SourceOffer(root, revisions.get(opened.given, ""), {}, registry)
-        for root, opened in zip(given, registry.roots, strict=True)
+        SourceOffer(text, revisions.get(root.given, ""), {}, registry)
+        for text, root in zip(given, registry.roots, strict=True)
     ]
     for path in snapshot.paths(Standing.LENIENT):
         skill = snapshot.skills[path]

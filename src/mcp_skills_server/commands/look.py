@@ -257,8 +257,8 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
     What is returned also has the skills in no plugin, which are problems.
     """
     passed = passed_over(registry)
-    for problem in passed:
-        remark(str(problem))
+    for skipped in passed:
+        remark(str(skipped))
     empty: list[str] = []
     for root in registry.roots:
         snapshot = registry.of_root(root)
@@ -273,10 +273,10 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
             )
             passed.append(PassedOver(root.shown, len(folders), folders, reason="no-plugin"))
     for root in empty:
-        if root not in {absent.root for absent in passed}:
+        if root not in {skipped_root.root for skipped_root in passed}:
             hint = "give a folder of skills, each with a SKILL.md, or begin one with 'new'"
             remark(f"no skill to serve at {root}; {hint}")
-    return empty, [absent._asdict() for absent in passed]
+    return empty, [skipped_root._asdict() for skipped_root in passed]
 
 
 def _summary(skill: Skill, problems: int) -> dict[str, Any]:

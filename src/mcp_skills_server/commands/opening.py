@@ -383,7 +383,7 @@ def _assign_entries(
         same = [folder for folder, known in free.items() if known.given == entry.given]
         if not same:
             raise UsageError(f"{lock}: {entry.given} has a new revision there; restart the server")
-        folder = next((name for name in same if free[name].revision == entry.revision), same[0])
+        folder = next((path for path in same if free[path].revision == entry.revision), same[0])
         del free[folder]
         after[folder] = entry
     return after

@@ -153,8 +153,8 @@ def say_json(value: Any) -> None:
         written = json.dumps(value, indent=2)
     if not written.isascii() or "\x7f" in written:
         written = "".join(
-            item if item.isprintable() or item == "\n" else json.dumps(item)[1:-1]
-            for item in written
+            char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1]
+            for char in written
         )
     _echo(written)
 

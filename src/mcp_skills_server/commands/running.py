@@ -68,9 +68,9 @@ def on_hangup(*asked: Callable[[], object] | None) -> None:
     """
 
     def hang_up(_signal: int, _frame: object) -> None:
-        for signal_number in asked:
-            if signal_number is not None:
-                signal_number()
+        for function in asked:
+            if function is not None:
+                function()
 
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, hang_up)

@@ -58,7 +58,7 @@ class SourceRules:
         if rules.token_env and not rules.root.startswith("mcp+http"):
             what = "only an MCP server at an address (mcp+https://) is sent a token"
             raise ContradictionError("token-env", what, hint)
-        if rules.refresh_s is not None and not kind.is_asked:
+        if rules.refresh_s is not None and not kind.is_polled:
             what = f"a {kind.name} is not polled: it is watched, or says how long it is fresh"
             raise ContradictionError("refresh", what, hint)
         if rules.optional is not None and kind.name != "folder":

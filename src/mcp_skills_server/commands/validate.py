@@ -139,7 +139,7 @@ def validate(context: click.Context, options: ValidateOptions, roots: tuple[str,
     if not roots:
         raise click.MissingParameter(ctx=context, param=context.command.params[0])
     for code in (*options.select, *options.ignore):
-        if not any(name.startswith(code) for name in CODES) and not options.scanners:
+        if not any(known.startswith(code) for known in CODES) and not options.scanners:
             raise UsageError(f"no rule has a code that begins with {code!r}; --rules lists all")
     if options.validate_watch and options.fix:
         raise UsageError("--watch and --fix exclude each other; give one of them")
@@ -201,8 +201,8 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
     }
 
     @cache
-    def reasons(folder: str) -> Mapping[tuple[str, int | None], str]:
-        file = files.get(folder)
+    def reasons(path: str) -> Mapping[tuple[str, int | None], str]:
+        file = files.get(path)
         if file is None or file.size > MAX_TEXT:
             return {}
         try:
@@ -211,13 +211,13 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
             return {}
 
     def suppression(problem: Problem) -> str:
-        folder = problem.path
+        path = problem.path
         if problem.line is not None:
-            return suppressions.reason_for(problem, reasons(folder))
-        while (path := os.path.join(folder, SKILL_MD)) not in files:
-            if folder == (folder := os.path.dirname(folder)):
+            return suppressions.reason_for(problem, reasons(path))
+        while (manifest := os.path.join(path, SKILL_MD)) not in files:
+            if path == (path := os.path.dirname(path)):
                 break
-        return suppressions.reason_for(problem, reasons(path))
+        return suppressions.reason_for(problem, reasons(manifest))
 
     return suppression
 
@@ -278,8 +278,8 @@ def _say_counts(report: _Report, *, err: bool) -> None:
 
 def _corrections(registry: Registry, report: _Report) -> Iterator[_Correction]:
     by_place: dict[str, list[Problem]] = {}
-    for correction in filter(fixes.has_fix, report.problems):
-        by_place.setdefault(correction.path, []).append(correction)
+    for problem in filter(fixes.has_fix, report.problems):
+        by_place.setdefault(problem.path, []).append(problem)
     for skill in report.skills:
         root, file = registry.roots[skill.root], skill.files.get(SKILL_MD)
         if root.origin is not None or file is None or file.size > MAX_TEXT:

@@ -43,9 +43,9 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
     )
     folders: dict[Path, int] = {}
     seen: set[str] = set()
-    for fromkey in dict.fromkeys(places):
+    for parent in dict.fromkeys(places):
         for name in usual:
-            folder = fromkey / name
+            folder = parent / name
             real = os.path.realpath(folder)
             if os.path.isdir(real) and real not in seen and (count := _count(folder)):
                 seen.add(real)

@@ -88,10 +88,10 @@ def encode(proposal: Proposal) -> bytes:
 
 def decode(raw: bytes) -> Proposal:
     """Return the proposal of a record; raise ValueError if the record is invalid."""
-    content: Mapping[str, Any] = load_toml(raw.decode())
-    removed: Any = content.get("removed", [])
+    record: Mapping[str, Any] = load_toml(raw.decode())
+    removed: Any = record.get("removed", [])
     names = [field.name for field in fields(Proposal) if field.name != "removed"]
-    texts = {name: content.get(name, "") for name in names}
+    texts = {name: record.get(name, "") for name in names}
     is_text = all(isinstance(value, str) for value in (*texts.values(), *removed))
     if not is_text or texts["state"] not in STATES:
         raise ValueError("the record has a field that is not text, or an unknown state")

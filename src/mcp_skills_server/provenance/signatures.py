@@ -278,10 +278,10 @@ def _check_is_valid(bundle: Mapping[str, Any]) -> None:
         return
     from cryptography import x509
 
-    for certificate in chain["certificates"]:
-        parsed = x509.load_der_x509_certificate(base64.b64decode(certificate["rawBytes"]))
-        if parsed.not_valid_after_utc < datetime.now(UTC):
-            message = f"a certificate expired on {parsed.not_valid_after_utc:%Y-%m-%d}"
+    for entry in chain["certificates"]:
+        certificate = x509.load_der_x509_certificate(base64.b64decode(entry["rawBytes"]))
+        if certificate.not_valid_after_utc < datetime.now(UTC):
+            message = f"a certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
             raise UnsignedError("signature-expired", message)
 
 

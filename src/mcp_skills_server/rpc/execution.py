@@ -184,7 +184,7 @@ class Executor:
             run = replace(run, timeout_s=min(request.timeout_ms, _MAX_MS) / 1000)
         try:
             outcome, output = await self._run(run)
-        except QuotaError:
+        except QuotaError:  # a RequestError too, but the caller answers it with its own code
             raise
         except RunRefusedError as error:
             return failed(_REFUSED[error.by], str(error))
@@ -291,6 +291,7 @@ def to_run(
     last = _reason(outcome.stderr, ours=outcome.exit_code in {None, NOT_STARTED})
     if outcome.timed_out:
         error = ("timeout", "the run was ended after its time limit")
+    # A function that left a result did start: 127 is then its own exit code.
     elif outcome.exit_code == NOT_STARTED and not (called and result is not None):
         error = ("not_started", last or "it could not be started")
     elif outcome.exit_code != 0 and error is None:

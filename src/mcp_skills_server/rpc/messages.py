@@ -51,8 +51,11 @@ def parse(raw: bytes) -> Any:
         raise CallError(f"Parse error: {error}", code=PARSE_ERROR) from None
 
 
-def parse_call(message: object) -> Call:
-    """Validate a message as a call, or raise CallError; then `id_of` has the response's id."""
+def parse_call(message: object) -> Call | None:
+    """Validate a message as a call, or raise CallError; then `id_of` has the response's id.
+
+    None is a notification with invalid params, whose error has no response (JSON-RPC 2.0, 4.1).
+    """
     if not isinstance(message, dict):
         raise CallError("Invalid Request: a call must be an object", code=INVALID_REQUEST)
     fields = cast(dict[str, Any], message)
@@ -66,7 +69,7 @@ def parse_call(message: object) -> Call:
         raise CallError("Invalid Request: method must be a string", code=INVALID_REQUEST)
     if not isinstance(params, dict | None):
         if "id" not in fields:
-            return Call(method, {}, False, None)
+            return None
         code = INVALID_PARAMS if isinstance(params, list) else INVALID_REQUEST
         message = "params must be an object; parameters by position are not supported"
         raise CallError(message, code=code)

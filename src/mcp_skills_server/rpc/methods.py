@@ -389,12 +389,12 @@ class Methods:
             raise CallError(message, _error_data(name, version))
         if version is None:
             return there[-1]
-        versions = next((entry for entry in there if entry.manifest.version.text == version), None)
-        if versions is None:
+        chosen = next((entry for entry in there if entry.manifest.version.text == version), None)
+        if chosen is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
             message = f"{name} has no version {version[:100]!r}; known: {shown}"
             raise CallError(printable(message), _error_data(name, version))
-        return versions
+        return chosen
 
     async def _bytes(self, view: View, entry: SkillVersion, path: str) -> bytes | None:
         """Return the bytes of a file, or None if the skill has no such file."""

@@ -55,10 +55,10 @@ class Rpc:
             return _error(None, CallError(reason, code=INVALID_REQUEST))
         answers: list[bytes] = []
         size = 0
-        for part in batch:
+        for member in batch:
             await anyio.lowlevel.checkpoint()  # be fair to concurrent messages
             is_over = size > MAX_ANSWERS
-            answer = await self._one(part, client, is_over=is_over)
+            answer = await self._one(member, client, is_over=is_over)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer)
@@ -90,6 +90,8 @@ class Rpc:
             call = messages.parse_call(message)
         except CallError as error:
             return _error(messages.id_of(message), error)
+        if call is None:
+            return None
         try:
             if is_over:
                 reason = (

@@ -167,7 +167,7 @@ class ActiveSkills:
         if count > most:
             loaded = ""
             if kept:
-                loaded = f" Loaded now: {', '.join(loaded.name for loaded in loaded_list(kept))}."
+                loaded = f" Loaded now: {', '.join(entry.name for entry in loaded_list(kept))}."
             raise RequestError(
                 f"At most {most} skills can be loaded at once, and this would make {count}. Load "
                 f"fewer, or unload some with {dialect.UNLOAD} first.{loaded}"

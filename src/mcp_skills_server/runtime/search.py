@@ -52,13 +52,13 @@ def fuse(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
 
 def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> Ranking:
     """Add the scores of the first places, where ties share a place, and return the other rows."""
-    total, before = 0, None
+    position, before = 0, None
     for count, (row, rank) in enumerate(ranking):
         if rank != before:
-            total, before = count, rank
-        if total >= FUSED or count >= _MAX_EQUALS:
+            position, before = count, rank
+        if position >= FUSED or count >= _MAX_EQUALS:
             return chain([(row, rank)], ranking)
-        scores[row] += weight / (_RRF_K + total)
+        scores[row] += weight / (_RRF_K + position)
     return ranking
 
 

@@ -120,7 +120,7 @@ def matched_fields(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[
     for field, text in zip(FIELDS, texts_of(skill), strict=True):
         there = words_of(text)
         # One string to search, for speed: a page has a hundred skills.
-        listed = "".join(f"\n{line}" for line in there)
+        listed = "".join(f"\n{word}" for word in there)
         hits = [word for word in asked if f"\n{word}" in listed or _has_form(word, there, listed)]
         if hits:
             fields.append((field, hits))
@@ -130,8 +130,8 @@ def matched_fields(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[
 def _has_form(asked: str, there: Sequence[str], listed: str) -> bool:
     """Return True if a word of `there` is another form of `asked`, by its stem and length."""
     return f"\n{asked[:_STEM]}" in listed and any(
-        len(text) >= _STEM
-        and asked.startswith(text[: max(_STEM, len(text) - 2)])
-        and abs(len(asked) - len(text)) < 4
-        for text in there
+        len(word) >= _STEM
+        and asked.startswith(word[: max(_STEM, len(word) - 2)])
+        and abs(len(asked) - len(word)) < 4
+        for word in there
     )

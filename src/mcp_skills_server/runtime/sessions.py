@@ -106,10 +106,10 @@ class Sessions:
 
     def _end_idle(self) -> None:
         over: list[str] = []
-        for handle, session in self._open.items():
-            if time.monotonic() - session.used <= IDLE_S:
+        for handle, opened in self._open.items():
+            if time.monotonic() - opened.used <= IDLE_S:
                 break
-            if not session.session.calls:
+            if not opened.session.calls:
                 over.append(handle)
         for handle in over:
             self.end(handle)
@@ -122,12 +122,12 @@ class Sessions:
 
     def _find_local(self, handle: str, owner: str | None) -> Session | None:
         """Return this owner's open session of this handle from memory, or None."""
-        session = self._open.get(handle)
-        if session is None or session.owner != owner:
+        opened = self._open.get(handle)
+        if opened is None or opened.owner != owner:
             return None
-        if time.monotonic() - session.used > IDLE_S and not session.session.calls:
+        if time.monotonic() - opened.used > IDLE_S and not opened.session.calls:
             return None
-        return session.session
+        return opened.session
 
     def find(self, handle: str, owner: str | None) -> Session:
         """Return the owner's session of this handle, or raise UnknownSessionError."""

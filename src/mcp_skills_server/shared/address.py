@@ -47,19 +47,19 @@ class RedisSettings:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        given: dict[str, Any] = {
-            "password": self.password,
-            "protocol": 2,
+        options: dict[str, Any] = {
+            "password": self.password,  # unless the URL has one, which takes precedence
+            "protocol": 2,  # RESP2, which servers before Redis 6 speak, too
             "socket_timeout": ANSWER_S,
             "socket_connect_timeout": ANSWER_S,
             # Retry once: the server may have closed an idle connection.
             "retry": Retry(NoBackoff(), 1),
         }
         if self.url.startswith("rediss:"):
-            given |= {"ssl_ca_certs": self.ca, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
+            options |= {"ssl_ca_certs": self.ca, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
         pool: Any = BlockingConnectionPool  # whose keywords are untyped
-        given |= {"max_connections": most, "timeout": ANSWER_S}
-        return Redis.from_pool(pool.from_url(self.url, **given))
+        options |= {"max_connections": most, "timeout": ANSWER_S}
+        return Redis.from_pool(pool.from_url(self.url, **options))
 
 
 def redis_settings(
@@ -74,7 +74,7 @@ def redis_settings(
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or PORT
-        is_strict = bool(parts.query)
+        is_strict = bool(parts.query)  # strict parsing refuses an empty query, too
         query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=is_strict))
     except ValueError:
         raise UsageError(f"--redis: the address cannot be read; write {_FORMS}") from None

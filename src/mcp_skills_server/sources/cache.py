@@ -97,8 +97,8 @@ class PrivateFolder:
 def trim(cache: Path, most_bytes: int) -> None:
     """Evict the least recently used unleased folders until the cache has at most `most_bytes`."""
     with suppress(OSError, Timeout):
-        own = [kind for kind in cache.iterdir() if not kind.is_symlink()]
-        kinds = [kind for kind in own if _PLAIN.fullmatch(kind.name)]
+        folders = [kind for kind in cache.iterdir() if not kind.is_symlink()]
+        kinds = [kind for kind in folders if _PLAIN.fullmatch(kind.name)]
         for left in (left for kind in kinds for left in kind.glob(f"{_GONE}*")):
             shutil.rmtree(left, ignore_errors=True)  # a process was killed while removing it
         # Only marked folders: the user may have named a cache directory with other content.

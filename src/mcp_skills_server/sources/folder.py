@@ -239,12 +239,12 @@ class FetchedFolder:
         left = {unit.name: unit for unit in staged}
 
         def attempt(step: Callable[[Staged], None]) -> None:
-            for swapped in list(left.values()):
+            for unit in list(left.values()):
                 try:
-                    step(swapped)
+                    step(unit)
                 except (ConflictError, OSError) as error:
-                    failed[swapped.name] = error
-                    del left[swapped.name]
+                    failed[unit.name] = error
+                    del left[unit.name]
 
         attempt(self._check_still)
         sync_paths([path for unit in left.values() for path in (unit.record, *_parts(unit.tree))])
@@ -356,8 +356,7 @@ class FetchedFolder:
         names: dict[str, str] = {}
         if any(entry.name.startswith(_OLD) for entry in left):
             names = {
-                record_key(read_record.name): read_record.name
-                for read_record in read_records(self.directory)
+                record_key(record.name): record.name for record in read_records(self.directory)
             }
         for entry in left:
             key = entry.name.removeprefix(_OLD)
@@ -394,10 +393,10 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
         raise ConflictError("it was edited there, and stays; --force replaces it")
 
 
-def _same(tree: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    if any(tree.get(path) != digest for path, digest in known.items()):
+def _same(digests: Mapping[str, str], known: Mapping[str, str]) -> bool:
+    if any(digests.get(path) != digest for path, digest in known.items()):
         return False
-    return all(_BY_PRODUCTS & {*path.split("/")} for path in tree.keys() - known.keys())
+    return all(_BY_PRODUCTS & {*path.split("/")} for path in digests.keys() - known.keys())
 
 
 # Trees of files

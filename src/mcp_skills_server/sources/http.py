@@ -304,15 +304,15 @@ class _PinningBackend(httpcore2.AsyncNetworkBackend):
         """Resolve a host; raise UnacceptableError if any of its addresses is not allowed."""
         try:
             with anyio.fail_after(timeout):
-                infos = await resolve(host, port)
+                addresses = await resolve(host, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout(f"no address for {host}") from None
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError(f"the name {host} cannot be resolved") from None
-        for address in infos:
+        for address in addresses:
             if not self._private and not is_public(address):
                 raise _not_public(host, address)
-        return infos
+        return addresses
 
 
 class Downloader(HttpClient):
@@ -396,11 +396,11 @@ def check_status(response: Response, wanted: Collection[int], reason: str = "") 
         return
     if status in _ABSENT:
         raise AbsentError(f"{named} is not there (status {status})")
-    check_now(response)
+    check_available(response)
     raise UnacceptableError(f"{named} answers with status {status}{reason}")
 
 
-def check_now(response: Response) -> None:
+def check_available(response: Response) -> None:
     """Raise UnreachableError for a status that asks for a retry later (408, 425, 429, 5xx)."""
     if response.status in _NOT_NOW or response.status >= 500:
         status = f"status {response.status}"

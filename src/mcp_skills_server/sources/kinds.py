@@ -27,7 +27,7 @@ class Kind:
     matches: Callable[[str], bool]
     open: Callable[[str, SourceSettings], Source] | None
     is_path: bool = False  # the text is a path, which may be relative to the working directory
-    is_asked: bool = False  # the operator sets the polling interval, since no cache header does
+    is_polled: bool = False  # the operator sets the polling interval, since no cache header does
     keeps_history: bool = False  # it can fetch revisions other than its newest
 
 
@@ -42,11 +42,11 @@ def _loaded(module: str, name: str) -> Callable[[str, SourceSettings], Source]:
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(
-        "MCP server", lambda it: it.startswith("mcp+"), _loaded(".mcp", "McpServer"), is_asked=True
+        "MCP server", lambda it: it.startswith("mcp+"), _loaded(".mcp", "McpServer"), is_polled=True
     ),
     Kind("site", is_site, _loaded(".site", "Site")),
-    Kind("oci", is_oci, _loaded(".oci.source", "Oci"), is_asked=True, keeps_history=True),
-    Kind("git", is_git, _loaded(".git.source", "GitFolder"), is_asked=True, keeps_history=True),
+    Kind("oci", is_oci, _loaded(".oci.source", "Oci"), is_polled=True, keeps_history=True),
+    Kind("git", is_git, _loaded(".git.source", "GitFolder"), is_polled=True, keeps_history=True),
     Kind("archive", is_archive_file, Archive, is_path=True),
     Kind("folder", lambda _: True, None, is_path=True),
 )

@@ -162,9 +162,7 @@ def _is_as_recorded(source: Source, index: IndexRecord) -> bool:
     """Tell whether the folder has the files that the records of all skills name, and no others."""
     folder = FetchedFolder(source.place)
     records = {
-        read_record.name: read_record
-        for read_record in read_records(source.place)
-        if read_record.source == source.key
+        record.name: record for record in read_records(source.place) if record.source == source.key
     }
     if len(records) != index.skills or any(folder.others(records)):
         return False

@@ -403,9 +403,9 @@ def check_skill(name: str, files: Files, limits: UnpackLimits) -> None:
     """Refuse a skill over a limit, with unportable paths or with never-served files."""
     paths = [f"{name}/{path}" for path in files]
     check_paths(paths)
-    if reason := ignored(paths):
+    if banned := ignored(paths):
         raise UnacceptableError(
-            f"it brings files that are never served: {summarize(reason)}; its author must omit them"
+            f"it brings files that are never served: {summarize(banned)}; its author must omit them"
         )
     if len(files) > limits.files:
         raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")

@@ -218,6 +218,6 @@ class _LoggingExporter(OTLPSpanExporter):
 
 def _shown_endpoint() -> str:
     """Return the URL to which spans are exported, without user name and password."""
-    given = (os.environ.get(value) for value in _ENDPOINTS)
+    given = (os.environ.get(name) for name in _ENDPOINTS)
     parts = urlsplit(next(filter(None, given), "http://localhost:4318"))
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -278,8 +278,8 @@ class Discovery:
         if isinstance(self.publication.registry, Registry) or len(self._logged) > _MAX_LOGGED:
             self._logged.clear()  # log a problem again if it was fixed and comes back
         self._logged.update(lines)
-        for path in new[:_LOGGED_AT_ONCE]:
-            logger.warning("%s", printable(path))
+        for line in new[:_LOGGED_AT_ONCE]:
+            logger.warning("%s", printable(line))
         if len(new) > _LOGGED_AT_ONCE:
             logger.warning("and %d more skills are not published", len(new) - _LOGGED_AT_ONCE)
 

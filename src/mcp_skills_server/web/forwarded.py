@@ -14,15 +14,14 @@ from starlette.responses import RedirectResponse
 from starlette.routing import Match, Router
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.access.settings import WELL_KNOWN
 from mcp_skills_server.errors import UsageError
 
 PREFIX: Final = "mcp_skills_server.prefix"
 """Key of the path prefix in the ASGI scope."""
 
 _MAX_PREFIX: Final = 256
-_WELL_KNOWN: Final = "/.well-known/"
-_INSERTED: Final = "/.well-known/oauth-protected-resource"
-"""Path that clients insert before the endpoint's path and its prefix (RFC 9728 3.1)."""
+_RESERVED: Final = "/.well-known/"
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]++)+", re.ASCII)
 
 
@@ -56,9 +55,9 @@ def checked_prefix(path: str) -> str:
     """
     path = path.removesuffix("/")
     is_path = len(path) <= _MAX_PREFIX and _PATH.fullmatch(path) is not None
-    if path and (
-        not is_path or {".", ".."} & {*path.split("/")} or f"{path}/".startswith(_WELL_KNOWN)
-    ):
+    has_dots = not {".", ".."}.isdisjoint(path.split("/"))
+    is_reserved = f"{path}/".startswith(_RESERVED)
+    if path and (not is_path or has_dots or is_reserved):
         raise UsageError(
             f"--root-path takes a path such as /skills, of letters, digits and -._~, not {path!r}"
         )
@@ -68,7 +67,8 @@ def checked_prefix(path: str) -> str:
 def strip_prefix(scope: Scope, prefix: str) -> None:
     """Strip the path prefix from a request, unless the proxy has stripped it already."""
     path: str = scope["path"]
-    for before in ("", _INSERTED):
+    # RFC 9728 3.1: clients insert the well-known path before the endpoint's path and its prefix.
+    for before in ("", WELL_KNOWN):
         if path.startswith(f"{before}{prefix}/"):
             path = before + path[len(before) + len(prefix) :]
     scope[PREFIX], scope["path"] = prefix, path
@@ -80,15 +80,15 @@ def redirect_relatively(router: Router) -> None:
     otherwise = router.default
 
     async def without_slash(scope: Scope, receive: Receive, send: Send) -> None:
-        answer = otherwise
+        app = otherwise
         path: str = scope.get("path", "").rstrip("/")
         if scope["type"] == "http" and path and path != scope["path"]:
-            there = {**scope, "path": path}
-            if any(route.matches(there)[0] is not Match.NONE for route in router.routes):
+            target = {**scope, "path": path}
+            if any(route.matches(target)[0] is not Match.NONE for route in router.routes):
                 url = scope.get(PREFIX, "") + path
                 if scope["query_string"]:
                     url += "?" + scope["query_string"].decode("latin-1")
-                answer = RedirectResponse(url)
-        await answer(scope, receive, send)
+                app = RedirectResponse(url)
+        await app(scope, receive, send)
 
     router.default = without_slash

@@ -85,7 +85,7 @@ class Front:
         """Prepare for requests; call it in the event loop that will handle them."""
         self._responses.start()
         if self._policy.oauth is not None:
-            self._policy.oauth.issuer.refresh()  # for the first request
+            self._policy.oauth.issuer.start_fetch()  # for the first request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Give a request its id, without its path prefix, and admit it.

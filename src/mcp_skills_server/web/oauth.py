@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from mcp_skills_server.access.oauth import WELL_KNOWN, ResourceServer
+from mcp_skills_server.access.oauth import ResourceServer
+from mcp_skills_server.access.settings import WELL_KNOWN
 from mcp_skills_server.sources.http import Hop, HttpClient
 from mcp_skills_server.sources.source import Bounds
 from mcp_skills_server.web.part import Part

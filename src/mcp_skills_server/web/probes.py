@@ -63,7 +63,7 @@ class Probes:
     Args:
         may_see: whether a principal, None for nobody, may see the locations of sources.
         drain_s: seconds from SIGTERM to shutdown, in which `/readyz` fails.
-        site_states: returns the state of each fetched root.
+        site_states: returns the state of each fetched root, which is a "site" here.
         status_lines: returns a line for each other dependency; none affects readiness.
         allow_empty: be ready although no root had a skill yet, as with an unmounted volume.
     """
@@ -85,7 +85,8 @@ class Probes:
         self._may_see = may_see
         self._site_states = site_states
         self._status_lines = status_lines
-        self._had_skills = allow_empty
+        self._allow_empty = allow_empty
+        self._had_skills = False
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -104,11 +105,12 @@ class Probes:
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
+        # Without folders no volume can be unmounted; a site says itself that it has no skill.
         if registry.snapshot.skills or all(root.origin for root in registry.roots):
             self._had_skills = True
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
-        elif not self._had_skills:
+        elif not (self._had_skills or self._allow_empty):
             hint = "mount the folder with the skills, or give --allow-empty"
             missing.append(f"no root has a skill; {hint}")
         if self.drain.begun or self.drain.is_over:
@@ -127,10 +129,10 @@ class Probes:
 
 def count_failing(registry: Registry, sites: Sequence[SourceState]) -> int:
     """Count the roots, of any kind, whose last read failed."""
-    return len(_missing(registry, "error") | {site.name for site in sites if site.trouble})
+    return len(_lost_roots(registry, "error") | {site.name for site in sites if site.trouble})
 
 
-def _missing(registry: Registry, severity: str) -> set[str]:
+def _lost_roots(registry: Registry, severity: str) -> set[str]:
     problems = [problem for problem in registry.snapshot.problems if problem.code == "root-missing"]
     return {problem.path for problem in problems if problem.severity == severity}
 
@@ -138,14 +140,14 @@ def _missing(registry: Registry, severity: str) -> set[str]:
 def _lines(registry: Registry, sites: Sequence[SourceState]) -> Iterator[str]:
     """Yield a status line for each root: folders and archives, then sites."""
     names = {site.name for site in sites}
-    lost = _missing(registry, "error")
+    lost = _lost_roots(registry, "error")
     for root in registry.roots:
         if root.origin in names:
             continue
         state = "read"
         if root.shown in lost:
             state = "cannot be read now; serving the last copy"
-        elif root.shown in _missing(registry, "warning"):
+        elif root.shown in _lost_roots(registry, "warning"):
             state = "absent, and optional"
         elif not registry.loaded.is_set():
             state = "the first scan is not done"

@@ -90,9 +90,9 @@ def webhook_part(secret: bytes, quotas: Quotas, poll_sources: Callable[[], int])
 def _is_known(request: Request, secret: bytes, code: str) -> bool:
     """Return whether a header proves the secret. Compares in constant time."""
     proofs = [(header, (prefix + code).encode()) for header, prefix in _SIGNED]
-    addresses = [
+    matches = [
         hmac.compare_digest(value.encode("utf-8", "surrogateescape"), proof)
         for header, proof in (*proofs, (_TOKEN, secret))
         for value in request.headers.getlist(header)
     ]
-    return any(addresses)
+    return any(matches)

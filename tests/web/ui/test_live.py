@@ -288,7 +288,20 @@ def test_changed_files_without_kept_content_are_named(tmp_path: Path, monkeypatc
         revisions_of("a", 2)
         write_skill(tmp_path / "a", body="three\n")
         assert [revision.kind for revision in revisions_of("a", 3)] == ["added", "removed", "changed"]
-    assert {*revision.lines} == {"file added: new.md", "file removed: old.md", "file changed: SKILL.md"}
+    assert {*revision.others} == {"file added: new.md", "file removed: old.md", "file changed: SKILL.md"}
+
+
+def test_files_are_read_at_start_until_memory_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ui_revisions, "_MAX_KEPT", 1000)
+    for name in "abcd":
+        write_skill(tmp_path / name, body="x" * 300)
+    read: list[str] = []
+    with Registry([tmp_path]) as registry:
+        revisions = Revisions(registry)
+        monkeypatch.setattr(revisions, "_read", lambda skill: read.append(skill.path) or {"f": (bytes(400), False)})
+        registry.load()
+        revisions._read_known()
+    assert (read, [*revisions._kept]) == (["a", "b", "c"], ["a", "b"])
 
 
 def test_nested_skill_is_not_part_of_outer_history(tmp_path: Path) -> None:
@@ -304,7 +317,7 @@ def test_nested_skill_is_not_part_of_outer_history(tmp_path: Path) -> None:
         (inner / "SKILL.md").mkdir()
         write_skill(tmp_path / "outer", body="three\n")
         second = revisions_of("outer", 2)[0]
-    assert "+two" in first.lines and "+three" in second.lines
+    assert "+two" in first.others and "+three" in second.others
     assert "secret" not in repr((first, second)) and "inner" not in repr((first, second))
 
 
@@ -322,9 +335,9 @@ def test_history_is_bounded_in_lines_skills_revisions_and_bytes(tmp_path: Path) 
 
     registry = load_registry(tmp_path)
     revisions, empty = Revisions(registry), skill_of(0)
-    headers = len(revision_of(10).lines) - 10
+    headers = len(revision_of(10).others) - 10
     for count, is_whole in ((500 - headers, True), (501 - headers, False)):
-        assert len(revision_of(count).lines) == 500
+        assert len(revision_of(count).others) == 500
         assert revision_of(count).is_whole is is_whole
     for number in range(1_001):
         revisions._note(float(number), f"s{number}", None, empty)

@@ -140,10 +140,10 @@ def _notify(bus: ChangeBus, registry: Registry, changes: Changes) -> None:
     """Publish where this replica itself found a change, so that other replicas look there."""
     if bus.is_scanning or not registry.loaded.is_set():
         return  # another replica published it, or it is the first scan
-    where: set[Where] = {
+    kinds: set[Where] = {
         "sources" if registry.roots[skill.root].origin else "folders"
         for skills in (changes.before, changes.after)
         for skill in skills.values()
     }
-    for replica in where:
-        bus.notify(replica)
+    for kind in kinds:
+        bus.notify(kind)

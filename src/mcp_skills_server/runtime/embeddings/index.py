@@ -166,7 +166,9 @@ class Embeddings:
             EmbeddingError: the vectors differ in length, since another model is now behind the same
                 key. All are discarded.
         """
-        if len({self._length, *(len(vector) for _, vector in vectors.values())} - {0}) > 1:
+        lengths = {self._length, *(len(vector) for _, vector in vectors.values())}
+        lengths.discard(0)  # there is no vector yet
+        if len(lengths) > 1:
             if self._index is not None:
                 self._index.forget_memos(self._embedder.key)
             with self._lock:

@@ -56,8 +56,8 @@ def skip_absent() -> Generator[None]:
 def read_plain(directory: disk.Handle, name: str, most: int) -> bytes | None:
     """Return the bytes of a plain file; None if it is missing, not plain or longer than `most`."""
     with skip_absent():
-        raw, content = disk.read(name, most, directory)
-        if is_plain(content):
+        raw, status = disk.read(name, most, directory)
+        if is_plain(status):
             return raw
     return None
 

@@ -35,11 +35,11 @@ class Workspace:
     """
 
     def __init__(
-        self, path: str, closed: Callable[[Workspace], None], owner: int | None = None
+        self, path: str, on_close: Callable[[Workspace], None], owner: int | None = None
     ) -> None:
         self.path = path
         self.is_open = True
-        self._closed = closed
+        self._on_close = on_close
         self._owner = owner
         self._lock = threading.Lock()
         self._runs = 0
@@ -126,7 +126,7 @@ class Workspace:
         with self._lock:
             if self.is_open:
                 self.is_open = False
-                self._closed(self)
+                self._on_close(self)
                 if not self._runs:
                     discard(self.path)
 

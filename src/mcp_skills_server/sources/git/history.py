@@ -179,7 +179,7 @@ class Histories:
         """Return the commits that touched a served skill. Blocks up to half a minute to fetch them.
 
         Args:
-            place: the skill's path below `served`; "" for `served` itself.
+            shown: the skill's path below `served`; "" for `served` itself.
             without: subfolders to leave out.
         """
         if not is_git(origin):

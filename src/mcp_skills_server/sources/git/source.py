@@ -309,8 +309,8 @@ def select(
     skills: dict[str, WantedSkill] = {}
     for folder, members in grouped.items():
         skill = skills[folder] = WantedSkill(folder)
-        for file in members.values():
-            for entry in file:
+        for same_path in members.values():
+            for entry in same_path:
                 _add(skill, entry)
     passed = sorted(path.rpartition("/")[0] for path in rest if is_skill_md(path))
     elsewhere = sorted(

@@ -25,7 +25,7 @@ from mcp_skills_server.sources.http import (
     Hop,
     HttpClient,
     Response,
-    check_now,
+    check_available,
     check_status,
     redirect_target,
 )
@@ -151,7 +151,7 @@ class RegistryClient(HttpClient):
                 response = await send(self._access.authorization)
         if response.status in {401, 403}:
             raise UnacceptableError(self._denied(response))
-        check_now(response)
+        check_available(response)
         return response
 
     async def _ask_for_token(

@@ -209,8 +209,8 @@ def read_layers(
     held, rest = group_by_skill(merged, hidden=hidden)
     if not held:
         raise UnacceptableError(f"it holds no skill: no directory of it has a {SKILL_MD}")
-    for number, files in held.items():
-        name = _basename(number) or root_name(files, names)
+    for folder, files in held.items():
+        name = _basename(folder) or root_name(files, names)
         if name is None:
             reason = "it holds a skill without a name that a directory can have"
             raise UnacceptableError(f"{reason}; set 'name' in its {SKILL_MD}")
@@ -248,7 +248,7 @@ def _merge(
             kind = descriptor.media_type[:80]
             warnings.append(f"left out layer {number}: {kind!r} is no archive and has no title")
             continue
-        left -= sum(len(held_files) for held_files, _ in files.values())
+        left -= sum(len(content) for content, _ in files.values())
         if left < 0:
             raise ArchiveRefusedError(f"its layers unpack to more than {LIMITS.bytes} bytes")
         _cover(merged, files)

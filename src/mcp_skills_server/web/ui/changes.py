@@ -52,11 +52,11 @@ class Change(NamedTuple):
     time: float = 0.0
 
 
-def _changes(difference: Changes) -> Iterator[Change]:
+def _changes(changes: Changes) -> Iterator[Change]:
     """Yield the changes by path, without skills of which only nested skills differ."""
-    paths = sorted(difference.before.keys() | difference.after.keys())
+    paths = sorted(changes.before.keys() | changes.after.keys())
     for path in paths[-MAX_KEPT:]:
-        before, after = difference.before.get(path), difference.after.get(path)
+        before, after = changes.before.get(path), changes.after.get(path)
         if after is None:
             yield Change("vanished", path)
         elif before is None:

@@ -149,7 +149,7 @@ def without_folders(ctx: Context, text: str) -> str:
     if ctx.site.is_local:
         return text
     for root in sorted(ctx.runtime.registry.roots, key=lambda root: -len(root.path)):
-        for fromkey in dict.fromkeys((root.path, root.given, root.shown)):
-            if os.sep in fromkey:
-                text = text.replace(fromkey, source_name(ctx, root.index))
+        for location in dict.fromkeys((root.path, root.given, root.shown)):
+            if os.sep in location:
+                text = text.replace(location, source_name(ctx, root.index))
     return text

@@ -99,15 +99,15 @@ def raster_type(raw: bytes) -> str | None:
     return None
 
 
-async def rendered(text: str, skill: str, files: Collection[str], folder: str) -> Markup | None:
+async def rendered(text: str, skill: str, files: Collection[str], file: str) -> Markup | None:
     """Run `render` in a thread, one text at a time."""
-    return await to_thread.run_sync(render, text, skill, files, folder, limiter=_ONE_AT_A_TIME)
+    return await to_thread.run_sync(render, text, skill, files, file, limiter=_ONE_AT_A_TIME)
 
 
-def render(text: str, skill: str, files: Collection[str], folder: str) -> Markup | None:
+def render(text: str, skill: str, files: Collection[str], file: str) -> Markup | None:
     """Return Markdown as HTML, or None if it is too much to render.
 
-    `place` is the path of the Markdown file in the skill.
+    `file` is the path of the Markdown file in the skill.
     """
     lines = text.splitlines()
     if len(text) > MAX_RENDERED or len(lines) > _MAX_LINES:
@@ -118,7 +118,7 @@ def render(text: str, skill: str, files: Collection[str], folder: str) -> Markup
         return None
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     parser.validateLink = lambda _: True  # type: ignore[method-assign] # `_Writer` checks links
-    return Markup(_Writer(skill, files, folder).write(parser.parse(text)))  # noqa: S704 - made of escaped parts only
+    return Markup(_Writer(skill, files, file).write(parser.parse(text)))  # noqa: S704 - made of escaped parts only
 
 
 def _cells(text: str) -> int:
@@ -135,8 +135,8 @@ def _cells(text: str) -> int:
 class _Writer:
     """HTML writer of one text. It copies no attributes of tokens."""
 
-    def __init__(self, skill: str, files: Collection[str], folder: str) -> None:
-        self._skill, self._files, self._folder = skill, files, posixpath.dirname(folder)
+    def __init__(self, skill: str, files: Collection[str], file: str) -> None:
+        self._skill, self._files, self._folder = skill, files, posixpath.dirname(file)
         self._closing: list[str] = []
         self._level = _PARENT_HEADING
 

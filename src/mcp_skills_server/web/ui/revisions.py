@@ -38,9 +38,9 @@ class SkillRevision(NamedTuple):
 
     time: float
     kind: str
-    first: Sequence[str]
-    lines: Sequence[str]
-    is_whole: bool
+    important: Sequence[str]  # of the diff, the lines that matter most to a reviewer
+    others: Sequence[str]
+    is_whole: bool  # whether `others` are all of them
 
 
 class Revisions:
@@ -51,7 +51,7 @@ class Revisions:
         self._kept: OrderedDict[str, Files] = OrderedDict()
         """The files of each skill as last seen."""
         self._size = 0
-        self._found: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
+        self._revisions: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
         self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
@@ -68,17 +68,11 @@ class Revisions:
     def latest(self, path: str) -> list[SkillRevision]:
         """Return the changes of a skill, newest first."""
         with self._lock:
-            return [*reversed(self._found.get(path, ()))]
+            return [*reversed(self._revisions.get(path, ()))]
 
     def _follow(self) -> None:
         self._registry.loaded.wait()
-        begun = self._registry.snapshot
-        for number, path in enumerate(begun.paths(Standing.LENIENT)):
-            if self._size >= _MAX_KEPT:
-                break
-            self._keep(path, self._read(begun.skills[path]))
-            if number % _PAUSE_EVERY == 0:
-                time.sleep(0.01)  # let requests run
+        self._read_known()
         while True:
             when, changes = self._changes.get()
             for path in sorted({*changes.before, *changes.after}):
@@ -86,6 +80,17 @@ class Revisions:
                     self._note(when, path, changes.before.get(path), changes.after.get(path))
                 except Exception:  # a bug here must not end the thread
                     logger.exception("a change of %s could not be compared", path)
+
+    def _read_known(self) -> None:
+        """Read the files of skills until memory is full, beyond which `_keep` evicts the first."""
+        known = self._registry.snapshot
+        for number, path in enumerate(known.paths(Standing.LENIENT)):
+            files = self._read(known.skills[path])
+            if self._size + _size(files) > _MAX_KEPT:
+                break
+            self._keep(path, files)
+            if number % _PAUSE_EVERY == 0:
+                time.sleep(0.01)  # let requests run
 
     def _note(self, when: float, path: str, before: Skill | None, after: Skill | None) -> None:
         kept, now = self._drop(path), None
@@ -100,15 +105,14 @@ class Revisions:
             difference = Difference(path, "changed", (), tuple(self._names(before, after)))
         if difference is None:
             return
-        lines, is_whole = difference.others[:_MAX_LINES], len(difference.others) <= _MAX_LINES
-        revision = SkillRevision(
-            when, difference.kind, difference.important[:_MAX_LINES], lines, is_whole
-        )
+        important, others = difference.important[:_MAX_LINES], difference.others[:_MAX_LINES]
+        is_whole = len(others) == len(difference.others)
+        revision = SkillRevision(when, difference.kind, important, others, is_whole)
         with self._lock:
-            self._found.setdefault(path, deque(maxlen=_MAX_REVISIONS)).append(revision)
-            self._found.move_to_end(path)
-            if len(self._found) > _MAX_SKILLS:
-                self._found.popitem(last=False)
+            self._revisions.setdefault(path, deque(maxlen=_MAX_REVISIONS)).append(revision)
+            self._revisions.move_to_end(path)
+            if len(self._revisions) > _MAX_SKILLS:
+                self._revisions.popitem(last=False)
 
     def _drop(self, path: str) -> Files | None:
         kept = self._kept.pop(path, None)
@@ -142,12 +146,12 @@ class Revisions:
                 yield f"file added: {path}"
             elif path not in new:
                 yield f"file removed: {path}"
-            elif new[path] is not old[path]:
+            elif new[path] is not old[path]:  # a scan keeps the object of an unchanged file
                 yield f"file changed: {path}"
 
     def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
         """Return a skill's files without nested skills, which may have other readers."""
-        nested = tuple(f"{nested}/" for nested in skill.nested)
+        nested = tuple(f"{path}/" for path in skill.nested)
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
 
 

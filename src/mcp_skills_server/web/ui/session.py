@@ -107,7 +107,10 @@ class PageSessions:
         return bool(self.policy.tokens)
 
     async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
-        """Return the viewer; None if sign-in is required. `renew` extends the session.
+        """Return the viewer; None if sign-in is required.
+
+        `renew` is False for a check while a response is open: it neither extends the session
+        nor counts and logs a wrong token.
 
         HTTPException (429) says that the address sent too many wrong tokens.
         """
@@ -171,7 +174,7 @@ class PageSessions:
         if self._store is not None and viewer.credential:
             sealed = _cipher(value).encrypt(viewer.credential.encode()).decode()
             with suppress(RequestError):  # not shared: the session is local
-                await self._store.write(value, None, sealed, replaces=None)
+                await self._store.write(value, group=None, text=sealed, replaces=None)
         secure = request.url.scheme == "https"
         response.set_cookie(
             _cookie(request), value, path=base(), secure=secure, httponly=True, samesite="strict"
@@ -183,7 +186,7 @@ class PageSessions:
         self._sessions.pop(hash_of(cookie), None)
         if self._store is not None and cookie:
             with suppress(RequestError):
-                await self._store.delete(cookie, None)
+                await self._store.delete(cookie, group=None)
         if response is not None:
             response.delete_cookie(_cookie(request), path=base(), httponly=True, samesite="strict")
 
@@ -203,7 +206,7 @@ class PageSessions:
         if self._store is None or not cookie:
             return
         try:
-            sealed = await self._store.read(cookie, None)
+            sealed = await self._store.read(cookie, group=None)
         except RequestError:  # store unreachable: local sessions stay
             return
         if sealed is None:
@@ -225,14 +228,13 @@ class PageSessions:
         return viewer
 
     def _is_still_valid(self, viewer: Viewer) -> bool:
-        shown = viewer.admission
-        if shown is None:
+        admission = viewer.admission
+        if admission is None:
             return True
-        if viewer.is_static_token and shown not in [
-            token.admission for token in self.policy.tokens
-        ]:
+        tokens = self.policy.tokens
+        if viewer.is_static_token and admission not in [token.admission for token in tokens]:
             return False
-        return shown.expires > time.time()
+        return admission.expires > time.time()
 
 
 def is_of_own_page(request: Request) -> bool:

@@ -90,9 +90,9 @@ def page(request: Request, ctx: Context) -> Response:
     """Return the list, or only its rows if the query has `part`. Blocks."""
     given = request.query_params
     query, survey = ListQuery.parse(given), survey_of(ctx)
-    skills = _find(ctx, query, survey)
+    listing = _find(ctx, query, survey)
     if given.get("format") == "json":
-        return JSONResponse([_as_json(row) for row in skills["rows"]])
+        return JSONResponse([_as_json(row) for row in listing["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
     roots, off = ctx.runtime.registry.roots, list[tuple[str, str]]()
     own = [root.given for root in roots if root.origin is None]
@@ -106,7 +106,7 @@ def page(request: Request, ctx: Context) -> Response:
         new=shlex.join(new) if own else "",
         off=off,
         facets=_facets_of(ctx, survey),
-        **skills,
+        **listing,
     )
 
 

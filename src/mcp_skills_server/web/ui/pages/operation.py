@@ -6,7 +6,6 @@ page to show them. The content of requests and responses is not kept.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -24,12 +23,12 @@ from mcp_skills_server.web.ui.usage import DAYS
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import SourceState
 
-logger = logging.getLogger(__name__)
-
 PAGE_SIZE: Final = 100
 """Skills on one page."""
 MAX_OTHERS: Final = 100
 """Principals shown, and host programs."""
+
+
 # Sources
 
 
@@ -101,7 +100,7 @@ def usage(request: Request, ctx: Context) -> Response:
         total=len(lines),
         never=sum(1 for line in lines if line.last is None),
         days=DAYS,
-        counts=ctx.site.usage.is_enabled,
+        is_counted=ctx.site.usage.is_enabled,
         is_read=report is not None,
         others=_others(ctx),
         most=MAX_OTHERS,
@@ -118,9 +117,9 @@ def _others(ctx: Context) -> list[_CountTable]:
     if not ctx.sees_others:
         return []
     return [
-        view._replace(lines=report.lines[:MAX_OTHERS])
-        for view in _OTHERS
-        if (report := ctx.site.usage.read(view.by)) is not None
+        table._replace(lines=report.lines[:MAX_OTHERS])
+        for table in _OTHERS
+        if (report := ctx.site.usage.read(table.by)) is not None
     ]
 
 

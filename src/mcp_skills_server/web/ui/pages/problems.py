@@ -93,7 +93,7 @@ async def _shown(ctx: Context, problem: Problem) -> ShownProblem:
 
 
 def file_of(problem: Problem, folder: str, files: Mapping[str, object]) -> str:
-    """Return the file of the skill at `place` that a problem names; "" for none of `files`."""
+    """Return the file of the skill in `folder` that a problem names; "" for none of `files`."""
     path = problem.path.removeprefix(folder).lstrip(os.sep).replace(os.sep, "/")
     if path in files:
         return path

@@ -58,9 +58,9 @@ class FileSides(NamedTuple):
 
 def page(_: Request, ctx: Context) -> Response:
     """Return the list: pending proposals, and decided ones. Blocks."""
-    own = [proposal for proposal in _store(ctx).list() if may_review(ctx, proposal.name)]
-    pending = [proposal for proposal in own if proposal.state == "pending"]
-    decided = [proposal for proposal in own if proposal.state != "pending"]
+    reviewable = [proposal for proposal in _store(ctx).list() if may_review(ctx, proposal.name)]
+    pending = [proposal for proposal in reviewable if proposal.state == "pending"]
+    decided = [proposal for proposal in reviewable if proposal.state != "pending"]
     return ctx.page("proposals.html", pending=pending, decided=decided)
 
 

@@ -166,9 +166,9 @@ def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[Chec
             hits = search.find_scored(case.query, MAX_RANKS, ctx.offers, by_meaning=True)
         except NoFullTextError as error:
             return [CheckedPrompt(case, False, str(error))]
-        rank_found = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
-        is_passed = (rank_found == 0) == case.should_trigger
-        checks.append(CheckedPrompt(case, is_passed, _in_words(hits, rank_found)))
+        position = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
+        is_passed = (position == 0) == case.should_trigger
+        checks.append(CheckedPrompt(case, is_passed, _in_words(hits, position)))
     return checks
 
 

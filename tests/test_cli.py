@@ -129,6 +129,12 @@ def test_skill_limits_are_set_by_the_configuration(tmp_path: Path) -> None:
     assert found["code"] == "link-outside" and json_of("list", tmp_path / "a")["problems"] == []
 
 
+def test_variable_of_a_limit_that_only_a_server_reads_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_SKILLS_MAX_FILES", "1000")
+    warning = "MCP_SKILLS_MAX_FILES: only a server reads it; set max-files (--config)"
+    assert warning in run("list", write_skill(tmp_path / "some")).stderr
+
+
 def test_closed_pipe_of_reader_does_not_change_the_exit_code(tmp_path: Path) -> None:
     for number in range(300):
         write_skill(tmp_path / f"skill-{number}", description="d" * 900)

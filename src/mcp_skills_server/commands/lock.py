@@ -39,7 +39,9 @@ _DEFAULT: Final = "skills.lock"
 
 class UpdateOptions(SignedRootOptions):
     lock: str = option(_DEFAULT, "The lock file.", metavar="FILE")
-    check: bool = flag("Write nothing; only show what has changed in the sources.")
+    update_check: bool = flag(
+        "Write nothing; only show what has changed in the sources.", "--check"
+    )
     form: Literal["text", "json"] = output_format("text", "json")
 
 
@@ -182,7 +184,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> int:
     else:
         of = f" of {', '.join(names)}" if names else ""
         remark(f"nothing{of} is new: the skills match {options.lock}")
-    if options.check:
+    if options.update_check:
         return int(is_new)
     entries: list[LockedSource] = []
     for change, part in zip(changes, chosen, strict=True):

@@ -291,6 +291,13 @@ def limits_of(options: ScanOptions) -> Limits:
     from mcp_skills_server.catalog.roots import Limits
 
     given = vars(options)
+    for variable in ("MAX_SKILL_MD", "MAX_FILES", "MAX_BYTES", "MAX_DEPTH"):
+        key = variable.lower()
+        if key not in given and PREFIX + variable in os.environ:
+            shown = key.replace("_", "-")
+            logger.warning(
+                "%s%s: only a server reads it; set %s (--config)", PREFIX, variable, shown
+            )
     if options.config is not None:
         given = {**options.config.values, **given}
     limits = {

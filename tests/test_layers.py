@@ -96,8 +96,8 @@ def test_every_package_has_a_layer_and_contributing_lists_it() -> None:
 
 BUDGETS = {
     "format": 2_960, "validation": 1_350, "dialects": 4_030, "catalog": 3_360, "sources": 5_940, "provenance": 770,
-    "access": 1_430, "runtime": 6_360, "server": 3_030, "web": 6_580, "shared": 670, "telemetry": 1_590,
-    "publish": 1_160, "rpc": 1_250, "acp": 850, "hosts": 1_110, "commands": 7_200, "authoring": 970,
+    "access": 1_420, "runtime": 6_360, "server": 3_030, "web": 6_580, "shared": 670, "telemetry": 1_590,
+    "publish": 1_160, "rpc": 1_250, "acp": 850, "hosts": 1_110, "commands": 7_210, "authoring": 970,
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""

@@ -103,7 +103,7 @@ BUDGETS = {
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
 OVER = {"catalog": 4_742, "format": 3_410, "validation": 2_260}
 """Lines of packages that exceed their budgets and may not grow. `validation` has the rules of safety (issue 52)."""
-MAX_LINES = 59_179
+MAX_LINES = 59_174
 """Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim."""
 
 

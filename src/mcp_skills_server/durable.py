@@ -98,12 +98,12 @@ def _sync_file_system(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
-            raise _last_error(ctypes.get_errno(), path)
+            raise _os_error(ctypes.get_errno(), path)
     finally:
         os.close(descriptor)
 
 
-def _last_error(number: int, path: str | os.PathLike[str]) -> OSError:
+def _os_error(number: int, path: str | os.PathLike[str]) -> OSError:
     return OSError(number, os.strerror(number), os.fspath(path))
 
 
@@ -196,5 +196,5 @@ def exchange(one: Path, other: Path) -> None:
     else:
         raise OSError(errno.ENOTSUP, "this system cannot exchange two folders", os.fspath(one))
     if failed:
-        raise _last_error(ctypes.get_errno(), one)
+        raise _os_error(ctypes.get_errno(), one)
     sync_path(one.parent)

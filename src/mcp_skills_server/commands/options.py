@@ -290,21 +290,16 @@ def limits_of(options: ScanOptions) -> Limits:
     """Return the limits of a scan: of the options that set them, else of the configuration."""
     from mcp_skills_server.catalog.roots import Limits
 
-    given = vars(options)
-    for variable in ("MAX_SKILL_MD", "MAX_FILES", "MAX_BYTES", "MAX_DEPTH"):
-        key = variable.lower()
-        if key not in given and PREFIX + variable in os.environ:
-            shown = key.replace("_", "-")
-            logger.warning(
-                "%s%s: only a server reads it; set %s (--config)", PREFIX, variable, shown
-            )
-    if options.config is not None:
-        given = {**options.config.values, **given}
-    limits = {
-        name: given[f"max_{name}"]
-        for name in ("skill_md", "files", "bytes", "depth")
-        if f"max_{name}" in given
-    }
+    given, limits = vars(options), dict[str, int]()
+    values = given if options.config is None else {**options.config.values, **given}
+    for name in ("skill_md", "files", "bytes", "depth"):
+        field = f"max_{name}"
+        if field in values:
+            limits[name] = values[field]
+        variable = PREFIX + field.upper()
+        if field not in given and variable in os.environ:
+            key = field.replace("_", "-")
+            logger.warning("%s: only a server reads it; set %s (--config)", variable, key)
     return Limits(**limits, hidden=options.hidden, links=options.follow_links)
 
 

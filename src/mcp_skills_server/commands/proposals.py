@@ -123,9 +123,9 @@ def diff(options: LookOptions, id_: str) -> int:
     reviewed = _reviewed(options, _store(options), id_)
     proposal, difference = reviewed.proposal, reviewed.difference
     if options.form == "json":
-        first, lines = (
-            (difference.important, difference.others) if difference is not None else ((), ())
-        )
+        first, lines = (), ()
+        if difference is not None:
+            first, lines = difference.important, difference.others
         say_json(proposal.as_json() | {"first": first, "lines": lines})
     elif difference is not None:
         say(f"{proposal.name}: {proposal.id}")

@@ -65,7 +65,7 @@ def _changes(changes: Changes) -> Iterator[Change]:
             inside = {*before.nested, *after.nested}
             folders = tuple(f"{nested}/" for nested in inside)
             old, new = before.files, after.files
-            changed = (name for name in old.keys() | new if old.get(name) is not new.get(name))
+            changed = (name for name in old.keys() | new if old.get(name) != new.get(name))
             own = sorted(name for name in changed if not name.startswith(folders))
             if own or not inside:
                 more = max(0, len(own) - _MAX_FILES)

@@ -146,7 +146,7 @@ class Revisions:
                 yield f"file added: {path}"
             elif path not in new:
                 yield f"file removed: {path}"
-            elif new[path] is not old[path]:  # a scan keeps the object of an unchanged file
+            elif new[path] != old[path]:
                 yield f"file changed: {path}"
 
     def _own_files(self, skill: Skill) -> dict[str, SkillFile]:

@@ -168,6 +168,7 @@ def test_page_works_without_javascript(chromium: Browser, tmp_path: Path) -> Non
         main.get_by_role("link", name="refunds", exact=True).click()
         expect(page).to_have_url(f"{origin}/ui/{REFUNDS}")
         assert page.locator("button[data-copies]:visible").count() == 0
+        page.get_by_role("link", name="Files").click()
         page.get_by_role("link", name="references/approval-limits.md").click()
         expect(page.locator("#content")).to_contain_text("|")
         page.get_by_role("button", name="Sign out").click()

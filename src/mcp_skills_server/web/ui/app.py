@@ -45,9 +45,11 @@ from mcp_skills_server.web.part import REQUESTER, Part, requester
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.addresses import BASE, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
+from mcp_skills_server.web.ui.colours import diff_lines
 from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
     catalogue,
+    files,
     history,
     live,
     model,
@@ -119,8 +121,8 @@ class _PageView(NamedTuple):
 VIEWS: Final = (
     _PageView("/", _in_thread(catalogue.page), "Skills", "Skills"),
     _PageView("/skills/{path:path}", skill.page, "Skills"),
-    _PageView("/files/{path:path}", skill.file, "Skills"),
-    _PageView("/raw/{path:path}", skill.raw_file),
+    _PageView("/files/{path:path}", files.file, "Skills"),
+    _PageView("/raw/{path:path}", files.raw_file),
     _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),
     _PageView("/problems", problems.page, "Problems", "Problems"),
     _PageView("/proposals", _in_thread(proposals.page), "Proposals", "Proposals", review=True),
@@ -170,6 +172,8 @@ class WebPage:
             is_open=sessions.is_open,
             live=Live(settings.streams),
             activity=Activity(),
+            grants=lambda: views.grants,
+            principals=lambda: [token.admission.principal for token in sessions.policy.tokens],
         )
         self._sign_in = SignInEndpoints(sessions, self._site.templates)
 
@@ -251,9 +255,7 @@ class WebPage:
             now = await self._sessions.viewer(request, renew=False)
             return now == viewer and self._offering_of(viewer.principal) is offering
 
-        open_ctx = replace(
-            ctx, entry=view.entry, address=base() + view.path, has_access=has_access
-        )
+        open_ctx = replace(ctx, entry=view.entry, address=base() + view.path, has_access=has_access)
 
         async def handler(bound: View) -> Response:
             return await view.page(request, replace(open_ctx, view=bound))
@@ -373,7 +375,10 @@ def _templates() -> Environment:
     filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment}
     made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
-        skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE
+        skill_address=skill_address,
+        file_address=file_address,
+        token_rule=ESTIMATE_RULE,
+        diff_lines=diff_lines,
     )
     return made
 

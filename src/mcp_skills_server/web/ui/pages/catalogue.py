@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from starlette.datastructures import QueryParams
@@ -25,9 +26,16 @@ from mcp_skills_server.installation import start_command
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
+from mcp_skills_server.telemetry.events import Action, Use
 from mcp_skills_server.telemetry.usage import UsageRow
 from mcp_skills_server.web.ui.addresses import choice_of, list_address, start_of
-from mcp_skills_server.web.ui.context import Context, reason_left_out, shown_problem, source_name
+from mcp_skills_server.web.ui.context import (
+    Context,
+    emit_decision,
+    reason_left_out,
+    shown_problem,
+    source_name,
+)
 from mcp_skills_server.web.ui.pages.problems import survey_of
 
 PAGE_SIZE: Final = 100
@@ -94,11 +102,11 @@ def page(request: Request, ctx: Context) -> Response:
     if given.get("format") == "json":
         return JSONResponse([_as_json(row) for row in listing["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
-    roots, off = ctx.runtime.registry.roots, list[tuple[str, str]]()
+    roots, off = ctx.runtime.registry.roots, list[tuple[str, str, str]]()
     own = [root.given for root in roots if root.origin is None]
     new = [*start_command(), "new", "my-skill", "--directory", *own[:1]]
-    if ctx.site.is_local:
-        off = [(key, root.show(directory)) for key, (root, directory) in _switched_off(ctx).items()]
+    for key, (root, directory) in switched_off(ctx).items():
+        off.append((key, directory, root.show(directory) if ctx.site.is_local else directory))
     return ctx.page(
         template,
         query=query,
@@ -110,36 +118,44 @@ def page(request: Request, ctx: Context) -> Response:
     )
 
 
-def _switched_off(ctx: Context) -> dict[str, tuple[Root, str]]:
-    """Return the root and folder of each skill that is switched off, by its name in a form."""
-    roots = ctx.runtime.registry.roots
+def switched_off(ctx: Context) -> dict[str, tuple[Root, str]]:
+    """Return the root and folder of each skill that the viewer can switch on, by its form key."""
+    if not may_switch(ctx):
+        return {}
     return {
         f"{root.index}:{directory}": (root, directory)
-        for root in roots
+        for root in ctx.runtime.registry.roots
         for directory in sorted(root.off)
     }
 
 
-def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Switch a local skill on or off for all programs, and return where to go. Blocks."""
-    if not ctx.site.is_local:
-        raise HTTPException(403, "Switch skills on the local page ('mcp-skills-server ui').")
+def switch_skill(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
+    """Switch a local skill on or off for all programs, and return its address. Blocks."""
+    if not may_switch(ctx):
+        raise HTTPException(403, "Only administrators, and the user of 'ui', switch skills.")
     registry, skill = ctx.runtime.registry, ctx.snapshot.skills.get(fields.get("off", ""))
-    known, is_on = _switched_off(ctx), skill is None
+    known, is_on = switched_off(ctx), skill is None
     if skill is not None and can_switch(ctx, skill):
         root, directory = registry.roots[skill.root], skill.directory
     elif fields.get("on") in known:
-        (root, directory), is_on = known[fields["on"]], True
+        root, directory = known[fields["on"]]
     else:
-        raise RequestError("Only skills in your own folders can be switched on and off.")
+        raise RequestError("Only skills in the server's own folders can be switched on and off.")
     switch(root.path, directory, on=is_on)
     registry.refresh()
-    return "/"
+    action: Action = "switch-on" if is_on else "switch-off"
+    emit_decision(request, ctx, Use(action, directory, "", ""))
+    return f"/skills/{quote(directory)}?switched={'on' if is_on else 'off'}"
+
+
+def may_switch(ctx: Context) -> bool:
+    """Return whether the viewer may switch skills: of a local page, or as an administrator."""
+    return ctx.site.is_local or ctx.sees_others
 
 
 def can_switch(ctx: Context, skill: Skill) -> bool:
-    """Return whether a skill is in a subfolder of a local root, on a local page."""
-    return ctx.site.is_local and skill.origin is None and bool(skill.directory)
+    """Return whether the viewer may switch a skill, which is in a subfolder of a folder served."""
+    return may_switch(ctx) and skill.origin is None and bool(skill.directory)
 
 
 def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:

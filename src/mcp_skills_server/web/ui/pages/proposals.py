@@ -26,8 +26,7 @@ from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
-from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.ui.context import Context, without_folders
+from mcp_skills_server.web.ui.context import Context, emit_decision, without_folders
 from mcp_skills_server.web.ui.render import render
 
 _AROUND: Final = 4
@@ -116,11 +115,9 @@ def one(request: Request, ctx: Context) -> Response:
 def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
     """Approve or reject a proposal as the form says, and return where to go. Blocks."""
     proposal, store = _found(ctx, request.path_params["id"]), _store(ctx)
-    registry, client = ctx.runtime.registry, requester(request.scope).address
-    reviewer = named = LOCAL
-    label = ""
+    registry, reviewer = ctx.runtime.registry, LOCAL
     if ctx.principal is not None:
-        reviewer, named, label = ctx.principal.key, ctx.principal.id, ctx.principal.label
+        reviewer = ctx.principal.key
     message = fields.get("message", "").strip()[:_MAX_MESSAGE]
     decision = fields.get("decision")
     if decision == "approve":
@@ -132,8 +129,8 @@ def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
         approval.reject(store, proposal.id, reviewer=reviewer, message=message)
     else:
         raise RequestError("Choose approve or reject.")
-    use, by = Use(decision, proposal.name, proposal.id, proposal.base), proposal.principal
-    ctx.runtime.events.emit_decision(use, proposer=by, reviewer=named, label=label, address=client)
+    use = Use(decision, proposal.name, proposal.id, proposal.base)
+    emit_decision(request, ctx, use, proposal.principal)
     return f"/proposals/{proposal.id}"
 
 

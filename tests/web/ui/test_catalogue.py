@@ -99,10 +99,10 @@ def test_badge_is_red_only_for_a_skill_that_models_do_not_get(tmp_path: Path, se
     assert page.count('<span class="badge error">not served</span>') == 1
     write_skill(tmp_path / "kept", name="Kept", description="x\ndisable-model-invocation: true")
     with app_serving(tmp_path, "--ui") as other:
-        assert '<span class="badge error">not listed</span> the name' in get(other, "/ui/").body.decode()
+        assert '<span class="badge error">not listed</span> <bdi>the name' in get(other, "/ui/").body.decode()
     write_skill(tmp_path / "kept", name="Kept")
     with app_serving(tmp_path, "--ui", "--no-tools") as other:
-        assert '<span class="badge error">not listed</span> the name' in get(other, "/ui/").body.decode()
+        assert '<span class="badge error">not listed</span> <bdi>the name' in get(other, "/ui/").body.decode()
 
 
 def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:

@@ -154,7 +154,7 @@ def source_name(ctx: Context, root: int) -> str:
 
 
 def reason_left_out(ctx: Context, skill: Skill) -> Problem | None:
-    """Return the problem that keeps a skill from hosts, as `shown_problem`; None if it is valid."""
+    """Return why a skill is not listed or not served, as `shown_problem`; None if it is valid."""
     problem = unlisting_problem(skill.problems)
     return problem and shown_problem(ctx, problem)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
@@ -161,9 +161,10 @@ def names_of(principal: Principal | None, *, local: bool = False) -> set[str]:
 
 
 class SkillRights(NamedTuple):
-    """Rights on one skill of an entry of `who`, or of a principal, and the grants that give them."""
+    """Rights of a principal, or an entry of `who`, on one skill, and the grants that give them."""
 
     who: str
+    names: Set[str]  # the entries of `who` that mean it
     may: Sequence[May]
     grants: Sequence[Grant]
 
@@ -185,7 +186,7 @@ def rights_on(
     for who, own in names.items():
         by = [grant for grant in covering if not own.isdisjoint(grant.who)]
         given = {"read"}.union(*(grant.may for grant in by))
-        rows.append(SkillRights(who, [right for right in MAY if right in given], by))
+        rows.append(SkillRights(who, own, [right for right in MAY if right in given], by))
     return rows
 
 

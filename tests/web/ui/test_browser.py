@@ -323,6 +323,7 @@ def test_names_in_any_script_fit_on_a_phone(chromium: Browser, tmp_path: Path) -
         for number, shown in enumerate(names.values()):
             page.goto(f"{origin}/ui/skills/skill-{number}")
             expect(page.get_by_role("heading", level=1)).to_contain_text(shown)
+            page.get_by_role("link", name="Files").click()
             page.get_by_role("region", name="Files").get_by_role("link").last.click()
             expect(page.locator("#content")).to_contain_text(shown)
 

@@ -122,7 +122,8 @@ def test_file_has_numbered_lines_to_link_to_and_colours(server: Server, folder: 
 def test_view_of_a_skill_has_tabs(server: Server) -> None:
     for view, current in (
         ("skills/tree", "Text"), ("skills/tree?tab=files", "Files"), ("history/tree", "Versions"),
-        ("skills/tree?tab=evaluation", "Evaluation"), ("files/tree?file=SKILL.md", "Files"), ("skills/tree?tab=x", "Text"),
+        ("skills/tree?tab=evaluation", "Evaluation"), ("files/tree?file=SKILL.md", "Files"),
+        ("skills/tree?tab=x", "Text"),
     ):  # fmt: skip
         page = html_of(server, f"/ui/{view}")
         tabs = page.partition('aria-label="About this skill">')[2].partition("</nav>")[0]
@@ -215,7 +216,7 @@ def test_git_history_is_shown_without_running_configured_programs(tmp_path: Path
     with app_serving(repository / "skills", "--ui") as server:
         text = html_of(server, "/ui/history/a")
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
-        assert "-# One" in text and "+# Two" in text
+        assert "-# <b>One</b>" in text and "+# <b>Two</b>" in text
     assert not marker.exists()
 
 

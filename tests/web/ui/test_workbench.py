@@ -120,7 +120,7 @@ def test_trigger_queries_are_checked_and_saved_in_the_skill(chromium: Browser, t
     shutil.copytree(FIXTURES, tmp_path / "skills")
     with open_local_page(chromium, tmp_path / "skills") as (seen, origin):
         page, main = seen.page, seen.page.get_by_role("main")
-        page.goto(f"{origin}/ui/skills/acme/billing/refunds")
+        page.goto(f"{origin}/ui/skills/acme/billing/refunds?tab=evaluation")
         page.get_by_role("link", name="Try prompts for it").click()
         page.get_by_label("Queries").fill(queries)
         page.get_by_role("button", name="Check").click()

@@ -346,8 +346,13 @@ def test_every_view_is_accessible_in_light_dark_and_narrow(chromium: Browser, sh
                 assert report["violations"] == [], view
                 assert report["passes"], view
                 page.emulate_media(color_scheme="dark")
+            for width in (320, 390, 768, 1280):
+                page.set_viewport_size({"width": width, "height": 600})
+                assert page_width(page) <= width, view
+                report = Axe().run(page, options={"runOnly": ["target-size"]}).response
+                targets = [node["html"] for each in report["violations"] for node in each["nodes"]]
+                assert targets == [], (view, width)
             page.set_viewport_size(PHONE)
-            assert page_width(page) <= 320, view
             assert page.evaluate(overflowing) == 0, view
             if view == "proposals":
                 views.append(page.get_by_role("link", name="tea/green").get_attribute("href").removeprefix("/ui/"))

@@ -372,7 +372,7 @@ def _templates() -> Environment:
     # Without `trim_blocks` and `lstrip_blocks`, which join the words before and after a line break.
     made = Environment(loader=loader, autoescape=True, undefined=undefined)
     filters = {"visible": visible, "marked": marked, "plain": plain}
-    filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment}
+    filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment, "day": _day}
     made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
         skill_address=skill_address,
@@ -381,6 +381,12 @@ def _templates() -> Environment:
         diff_lines=diff_lines,
     )
     return made
+
+
+def _day(seconds: float) -> Markup:
+    """Return a UTC day as HTML, which the page's script converts to the local one."""
+    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return Markup('<time datetime="{}" data-day>{}</time>').format(text, text[:10])
 
 
 def _moment(seconds: float | None) -> Markup:

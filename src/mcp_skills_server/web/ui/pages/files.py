@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from mcp_skills_server.format import hidden, media
-from mcp_skills_server.model import Skill
+from mcp_skills_server.model import SKILL_MD, Skill
 from mcp_skills_server.runtime.large_answers import limit_large_answers
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.part import requester
@@ -46,7 +46,8 @@ async def file(request: Request, ctx: Context) -> Response:
         picture = raster_type((await _read(request, ctx, skill, path))[:16]) is not None
     elif file.size <= _MAX_SHOWN:
         text = media.as_text(await _read(request, ctx, skill, path), media.media_type(path))
-        if text is not None and path.lower().endswith(_MARKDOWN):
+        is_markdown = path.lower().endswith(_MARKDOWN) and not path.endswith(SKILL_MD)
+        if text is not None and is_markdown:  # the view of the skill renders SKILL.md
             html = await rendered(text, skill.path, skill.files, path)
     else:
         events.record_mentions([skill])

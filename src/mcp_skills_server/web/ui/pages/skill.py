@@ -176,6 +176,7 @@ async def _text_tab(ctx: Context, skill: Skill, query: Mapping[str, str]) -> dic
         "line": (used or {}).get(skill.path),
         "counts": used is not None,
         "revisions": ctx.site.revisions.latest(skill.path),
+        "changed": ctx.site.revisions.changed(skill.path),
     }
 
 

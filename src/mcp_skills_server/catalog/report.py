@@ -107,10 +107,16 @@ def _report_first(registry: Registry, least: Standing) -> None:
     if count < len(snapshot.skills):
         what = f"{count:,} of {what}"
     logger.info("serving %s from %s", what, shown)
-    left_out = [skill.problems for skill in snapshot.skills.values() if skill.standing < least]
-    if left_out:
-        text = "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' explains each"
-        logger.warning(text, f"{len(left_out):,}", in_all, codes.counted_reasons(left_out))
+    short = [skill for skill in snapshot.skills.values() if skill.standing < least]
+    if short:
+        counts = Counter(skill.standing for skill in short)
+        states: list[str] = []
+        for standing in sorted(counts, reverse=True):
+            still = " (tools and prompts have them)" if standing is Standing.LENIENT else ""
+            states.append(f"{counts[standing]:,} {standing.shown}{still}")
+        reasons = codes.counted_reasons(skill.problems for skill in short)
+        text = "of %s %s, for %s; 'mcp-skills-server validate' explains each"
+        logger.warning(text, in_all, ", ".join(states), reasons)
     # late import: it is needed once, after the first answer
     from mcp_skills_server.catalog.dot_folders import passed_over
 
@@ -193,7 +199,8 @@ def _line_of(
     if new.standing < old.standing:
         return logging.WARNING, f"{name}: no longer {state}{why}"
     if served and old.standing < Standing.VALID:
-        return logging.INFO, f"{name}: served now"
+        state = "listed" if old.standing is Standing.LENIENT else "served"
+        return logging.INFO, f"{name}: {state} now"
     if not files:
         return logging.INFO, f"{name}: changed"
     named = listed([file + _became(old, new, file) for file in files], _FILES_NAMED)

@@ -49,8 +49,8 @@ def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Pat
     first, summary, bad, unlisted, shadowed = caplog.messages
     assert first.startswith("serving 1 of 3 skills from ")
     assert summary == (
-        "of 3 skills 1 not listed (tools and prompts have them), 1 not served, "
-        "for frontmatter-missing (1), yaml-colon (1); 'mcp-skills-server validate' explains each"
+        "1 skill not listed, 1 skill not served: "
+        "frontmatter-missing (1), yaml-colon (1); 'mcp-skills-server validate' explains each"
     )
     assert bad.startswith(f"{tmp_path}/one/bad/SKILL.md:1: ")
     assert "begin the file with a line" in bad
@@ -67,7 +67,7 @@ def test_skills_not_listed_are_counted_by_reason(tmp_path: Path, caplog: Log) ->
     report_to_log(registry)
     (line,) = [text for text in caplog.messages if "not listed" in text]
     reasons = "metadata-type (1,200), name-mismatch (2)"
-    start = "of 1,203 skills 1,202 not listed (tools and prompts have them), for "
+    start = "1,202 skills not listed: "
     assert line.startswith(f"{start}{reasons}; 'mcp-skills-server validate'")
     caplog.clear()
     report_to_log(registry, least=Standing.LENIENT)  # a dialect that lists them
@@ -105,8 +105,8 @@ def test_broken_edit_and_its_repair_are_logged_in_one_line_each(tmp_path: Path, 
     registry = reported(write_files(tmp_path, skills("a", "b")))
     write_files(tmp_path, {"a/SKILL.md": skill_md("other"), "b/SKILL.md": "x", "c/SKILL.md": "y"})
     expected = [
-        ("skill a: no longer listed: ", "[name-mismatch]"),
-        ("skill b: no longer served: ", "[frontmatter-missing]"),
+        ("skill a: now not listed: ", "[name-mismatch]"),
+        ("skill b: now not served: ", "[frontmatter-missing]"),
         ("skill c: found, not served: ", "[frontmatter-missing]"),
     ]
     for (level, text), (begin, code) in zip(refreshed(caplog, registry), expected, strict=True):
@@ -115,7 +115,7 @@ def test_broken_edit_and_its_repair_are_logged_in_one_line_each(tmp_path: Path, 
         assert text.endswith(code)
     write_files(tmp_path, skills("a", "b", "c"))
     repaired = [text for _, text in refreshed(caplog, registry)]
-    assert repaired[:3] == ["skill a: listed now", "skill b: served now", "skill c: served now"]
+    assert repaired[:3] == ["skill a: now listed", "skill b: now served", "skill c: now served"]
     assert [text.startswith(f"no longer: {tmp_path}/") for text in repaired[3:]] == [True] * 3
 
 
@@ -220,7 +220,7 @@ def test_first_scan_logs_twenty_problems_and_a_count(tmp_path: Path, caplog: Log
     monkeypatch.setattr(yaml_reader, "IS_FAST", False)
     registry = reported(write_files(tmp_path / "root", {f"bad{number}/SKILL.md": "x" for number in range(25)}))
     assert "lacks its C parser" in caplog.messages[0]
-    assert caplog.messages[2].startswith("of 25 skills 25 not served, for frontmatter-missing (25); ")
+    assert caplog.messages[2].startswith("25 skills not served: frontmatter-missing (25); ")
     assert len(caplog.messages) == 24
     assert caplog.messages[-1] == "and 5 more problems; 'mcp-skills-server validate' shows all"
     shutil.rmtree(tmp_path / "root")

@@ -248,7 +248,7 @@ def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
     few, message = ("--config", str(tmp_path / "c.toml")), "the skill has 10 files, 4 are allowed"
     assert "(not listed)" in run("list", tmp_path, *few).stdout
     shown = run("show", tmp_path, "big", *few).stdout
-    assert "only by tools, prompts and the Skills Protocol" in shown and "[too-many-files]" in shown
+    assert "not listed; tools, prompts and the Skills Protocol have it" in shown and "[too-many-files]" in shown
     done = run("validate", tmp_path, *few)
     assert done.returncode == 1 and f"{message}; it is not listed" in done.stdout
     with serving(tmp_path, *few) as wire:

@@ -103,8 +103,11 @@ BUDGETS = {
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
 OVER = {"catalog": 4_742, "format": 3_410, "validation": 2_260}
 """Lines of packages that exceed their budgets and may not grow. `validation` has the rules of safety (issue 52)."""
-MAX_LINES = 59_174
-"""Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim."""
+MAX_LINES = 60_900
+"""Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim.
+
+The issues of November allow 59,174 and what they add: 700 for standards, 400 for the page, 600 for `probe`.
+"""
 
 
 def test_no_package_exceeds_its_budget(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> No
     assert "no skill to serve at empty" in done.stderr and "skills.lock was not written" in done.stderr
     assert not (team / "skills.lock").exists()
     (team / "skills" / "greetings" / "SKILL.md").write_text("nothing")
-    assert "left out: greetings, which cannot be served" in run("lock", "skills").stderr
+    assert "not locked: greetings, which cannot be served" in run("lock", "skills").stderr
     assert [*read(team / "skills.lock")[0].skills] == ["refunds"]
 
 
@@ -190,7 +190,7 @@ def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> No
     names = ["extra", "greetings", "refunds"]
     done = run("lock", "skills", "more")
     assert exit_code(done) == 0
-    assert "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
+    assert "not locked: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
     assert [sorted(each.skills) for each in read(team / "skills.lock")] == [["greetings", "refunds"], ["extra"]]
     for command in (["update", "--check"], ["diff", "--lock", "skills.lock"]):
         done = run(*command)
@@ -201,7 +201,7 @@ def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> No
     assert run("update", "--check").stdout.splitlines() == changes
     assert exit_code(run("update")) == 0 and names_served_frozen(team) == names
     write_skill(team / "skills" / "refunds")
-    assert "left out: refunds of more" in run("update", "skills").stderr and names_served_frozen(team) == names
+    assert "not locked: refunds of more" in run("update", "skills").stderr and names_served_frozen(team) == names
 
 
 def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:

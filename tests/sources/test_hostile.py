@@ -58,7 +58,7 @@ def test_hostile_skill_is_refused_and_last_copy_stays(
         if is_bad_served:
             assert after.pop("bad/SKILL.md")
             assert after.pop("bad")
-            assert "left out" in lines[0]
+            assert "not served, because of their names" in lines[0]
         assert {path for path in after if "scripts" not in path} == set(good)
         place.publish("third", ())
         assert warnings_of_refresh(follower, caplog) == []

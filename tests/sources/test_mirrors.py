@@ -167,7 +167,7 @@ def test_archive_is_unpacked_without_ignored_files(tmp_path: Path) -> None:
     for options, expected in (([], {"alpha"}), (["--hidden"], {"alpha", ".claude/skills/beta"})):
         done = run_command("list", str(path), "--format", "json", *options)
         assert {each["path"] for each in json.loads(done.stdout)["skills"]} == expected
-    (line,) = [each for each in done.stderr.splitlines() if "left out" in each]
+    (line,) = [each for each in done.stderr.splitlines() if "not served, because of their names" in each]
     assert ".git/config" in line
     assert "alpha/.envrc" in line
 

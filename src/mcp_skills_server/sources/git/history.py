@@ -127,7 +127,7 @@ def commit_times(root: Path) -> dict[str, float]:
     words = (*_TIMES, f"--format={mark}%at", "--end-of-options", "HEAD", "--")
     try:
         git = Git(top / ".git", "", "none")
-        raw = git.run(*words, *pathspecs(above.rstrip("/")), seconds=_SECONDS, most=_MAX_TIMES)
+        raw = git.run(*words, *pathspecs(above.rstrip("/")), seconds=_LOG_S, most=_MAX_TIMES)
     except (GitFailedError, SourceError):
         return {}
     times: dict[str, float] = {}

@@ -6,7 +6,6 @@ import hashlib
 import http.client
 import itertools
 import logging
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,20 +15,15 @@ from unittest.mock import patch
 from urllib.parse import unquote
 
 import anyio
-import click
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.types import ASGIApp, Message, Scope
 
+from dispatching import built_server
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.commands import serve
-from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.features.table import FEATURES
-from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import ClientLineRateLimit
-from mcp_skills_server.commands.options import optional_roots
-from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.requests import Settings
@@ -160,14 +154,6 @@ def running(app: HttpApp, port: int = 0) -> Iterator[App]:
         yield opened
 
 
-@click.command(cls=Grouped)
-@optional_roots
-@takes(ServeOptions, *FEATURES)
-@click.pass_context
-def _build(context: click.Context, options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> Server:
-    return serve.make_server(context, roots, options, features)
-
-
 @contextmanager
 def app_serving(
     *arguments: str | Path,
@@ -187,14 +173,9 @@ def app_serving(
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Registry, "load", load_behind_gate))
-        stack.enter_context(patch.object(serve, "settle_after_load"))  # it would freeze the objects of all tests
-        with patch.dict(os.environ, environment or {}):
-            context = _build.make_context("serve", ["--transport", "http", "--port", "0", *map(str, arguments)])
-            server: Server = _build.invoke(stack.enter_context(context))
+        http = ("--transport", "http", "--port", "0")
+        server = stack.enter_context(built_server(*http, *arguments, environment=environment))
         assert server.http is not None
-        for feature in server.features:
-            stack.callback(feature.stop)
-        stack.callback(server.opened.stop)
         app = stack.enter_context(running(serve.make_http_app(server, server.http), server.options.port))
         server.opened.start(server.options.first_load)
         if ready and gate is None:

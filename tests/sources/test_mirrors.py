@@ -26,7 +26,8 @@ from sources.fetching import cache_option, run_command
 from sources.publishers import INDEX, Publisher, ReceivedRequest, respond_with
 from tables import each_row
 from web.http_wire import client, http_serving
-from wire import Client, Era, serving, write_skill
+from web.in_process import app_serving
+from wire import Client, Era, write_skill
 
 ORIGIN = "mcp-skills-server/origin"
 
@@ -177,15 +178,17 @@ def slow_site() -> Iterator[Publisher]:
         yield publisher
 
 
-def test_first_listing_waits_for_unread_source(slow_site: Publisher, tmp_path: Path) -> None:
-    with serving(slow_site.url, *options(tmp_path), era="modern", opened=False) as wire:
+def test_first_listing_waits_for_unread_source(
+    slow_site: Publisher, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mcp_skills_server")
+    with local_serving(slow_site.url, *options(tmp_path), era="modern", opened=False) as wire:
         instructions = wire.open()["instructions"]
         assert "alpha" in instructions
         assert "alpha" in str(wire.request("tools/list"))
         assert skills_by_name(wire).keys() == {"alpha"}
         assert "pending" not in str(wire.request("skills/list")) + instructions
-        wire.wait_for_log(b"serving 1 skill from")
-        assert b"serving 0" not in wire.stderr
+        assert "serving 1 skill from" in caplog.text and "serving 0" not in caplog.text
 
 
 def test_first_listing_over_http_waits_for_unread_source(slow_site: Publisher, tmp_path: Path) -> None:
@@ -208,7 +211,7 @@ def test_wait_of_first_listing_is_limited(tmp_path: Path, era: Era, caplog: pyte
                 assert meta["mcp-skills-server/pending"] == [publisher.url]
         if era == "legacy":
             return
-        with http_serving(*arguments) as server, client(server, era) as reader:
+        with app_serving(*arguments, ready=False) as server, client(server, era) as reader:
             assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["mine"]
             assert server.send("GET", "/readyz").status == 503
 

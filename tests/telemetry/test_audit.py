@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import signal
 import stat
 import sys
 from pathlib import Path
@@ -152,7 +151,7 @@ def test_full_disk_counts_losses_or_refuses_reads_until_reopened(tmp_path: Path,
     link, good = tmp_path / "audit", tmp_path / "good"
     link.symlink_to(FULL_DEVICE)
     options = ["--audit-log", link, "--metrics", *(["--audit-required"] if required else [])]
-    with http_serving(tmp_path / "skills", *options) as server, client(server, "modern") as mcp:
+    with app_serving(tmp_path / "skills", *options) as server, client(server, "modern") as mcp:
         if required:
             with pytest.raises(WireError, match="audit log of this server cannot be written"):
                 mcp.read("skill://a/SKILL.md")
@@ -170,7 +169,7 @@ def test_full_disk_counts_losses_or_refuses_reads_until_reopened(tmp_path: Path,
         assert float(re.findall(r"^skills_audit_lost (\S+)$", metrics, re.MULTILINE)[0]) >= int(found[1])
         link.unlink()
         link.symlink_to(good)
-        server.process.send_signal(signal.SIGHUP)
+        server.reload()
         wait_until(lambda: not mcp.call("skills_load", names=["a"]).get("isError") and good.exists())
         assert "load" in {record["event"] for record in records_of(good)}
         assert server.stderr.count("cannot be written") == 1

@@ -23,6 +23,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.commands import serve
+from mcp_skills_server.commands.features.feature import Server
 from mcp_skills_server.commands.logs import ClientLineRateLimit
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
@@ -100,6 +101,7 @@ class App(Target, logging.Handler):
         self._portal, self._app = portal, app
         self.port = port or next(_ports)
         self.origin = f"http://127.0.0.1:{self.port}"
+        self.server: Server | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         self.log(f"{record.levelname}: {record.getMessage()}\n")
@@ -129,6 +131,14 @@ class App(Target, logging.Handler):
 
     def open(self, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1") -> Response:
         return self._request(method, "/mcp", body, [*headers.items()], source)
+
+    def reload(self) -> None:
+        """Reload the files of the operator, as SIGHUP does."""
+        assert self.server is not None
+        self.server.reloader.reload()
+        for feature in self.server.features:
+            if feature.reopen is not None:
+                feature.reopen()
 
     def end_streams(self) -> None:
         """End all streams, as the shutdown does."""
@@ -177,6 +187,7 @@ def app_serving(
         server = stack.enter_context(built_server(*http, *arguments, environment=environment))
         assert server.http is not None
         app = stack.enter_context(running(serve.make_http_app(server, server.http), server.options.port))
+        app.server = server
         server.opened.start(server.options.first_load)
         if ready and gate is None:
             app.until_ready()

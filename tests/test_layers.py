@@ -341,8 +341,8 @@ def test_docstring_names_its_subject_in_first_line() -> None:
     nodes = {module: nodes_of(module) for module in MODULES}
     for path in (path for folder in ("tests", "tools", "bench") for path in (ROOT / folder).rglob("*.py")):
         nodes[str(path)] = [*ast.walk(ast.parse(path.read_bytes()))]
-    for path in nodes:
-        for node in nodes[path]:
+    for path, inside in nodes.items():
+        for node in inside:
             is_documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
             text = (is_documented and ast.get_docstring(node)) or ""
             if RIDDLE.match(text) or "\n" in text.split("\n\n")[0]:

@@ -145,7 +145,7 @@ def patterns() -> list[tuple[str, re.Pattern[Any], bool]]:
             for name, value in vars(holder).items():
                 if isinstance(value, re.Pattern):
                     found.append((f"{each.name}.{name}", value, name not in anchored))
-                elif hasattr(value, "cache_info") and value.__annotations__.get("return") == "re.Pattern[str]":
+                elif hasattr(value, "cache_info") and value.__annotations__ == {"return": "re.Pattern[str]"}:
                     found.append((f"{each.name}.{name}", value(), True))
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _name(node.func.value) == "re":

@@ -240,7 +240,7 @@ def test_recently_loaded_skills_are_listed_and_described_first(tmp_path: Path) -
 
     before = described_skills()
     assert before
-    other = next(f"s{number}" for number in range(60) if f"s{number}" not in before)
+    other = next(f"s{number}" for number in range(1, 60) if f"s{number}" not in before)
     now = time.time()
     loads = {Count(day_of(now), "load", other, "", "", "", "tools", str(tmp_path / "skills")): Tally(1, now)}
     UsageStore(str(database)).add(Batch(loads, questions={}))

@@ -18,6 +18,7 @@ _REGISTRY: Final = re.compile(
 )
 _SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_NO_SKILL: Final = re.compile(r"sha256-|v?[0-9]+(?:[.][0-9]+)*(?:[-+_].*)?$")
 _MAX_LENGTH: Final = 255
 _HUB: Final = "docker.io"
 _HUB_API: Final = "registry-1.docker.io"
@@ -33,11 +34,13 @@ class OciReference:
     repository: str
     tag: str | None
     digest: str | None
+    is_open: bool = False
+    """No tag was written: it is `latest`, or in a repository without that each tag."""
 
     def __str__(self) -> str:
         spelled = next(spelled for spelled, scheme in _SCHEMES.items() if scheme == self.scheme)
         text = f"{spelled}{self.registry}/{self.repository}"
-        if self.tag:
+        if self.tag and not self.is_open:
             text += f":{self.tag}"
         if self.digest:
             text += f"@{self.digest}"
@@ -64,6 +67,11 @@ class OciReference:
         if self.registry.startswith("["):
             return self.registry[1:].partition("]")[0]
         return self.registry.partition(":")[0]
+
+
+def is_skill_tag(text: str) -> bool:
+    """Tell whether a tag may name a skill: no version, and no referrer of a digest."""
+    return bool(_TAG.fullmatch(text)) and not _NO_SKILL.match(text)
 
 
 def is_oci(text: str) -> bool:
@@ -109,9 +117,11 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     if len(repository) > _MAX_LENGTH or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
-    if not tag and not digest:
+    is_open = not tag and not digest
+    if is_open:
         tag = LATEST
-    reference = OciReference(_SCHEMES[spelled], registry, repository, tag or None, digest or None)
+    scheme = _SCHEMES[spelled]
+    reference = OciReference(scheme, registry, repository, tag or None, digest or None, is_open)
     if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
         raise UsageError(f"{shown} is plain http; --allow-http allows it")
     return reference

@@ -67,19 +67,13 @@ class RegistryClient(HttpClient):
 
     # Reading
 
-    async def digest(self, tag: str) -> str:
-        """Return the digest that a tag or digest names now, by one HEAD if the registry sends it.
-
-        Raises:
-            AbsentError: there is no such manifest.
-        """
-        response = await self._ask("HEAD", f"/manifests/{tag}", _MANIFESTS, 0)
+    async def digest(self, wanted: str) -> str | None:
+        """Return the digest that a tag names now, by one HEAD; None without the header."""
+        response = await self._ask("HEAD", f"/manifests/{wanted}", _MANIFESTS, 0)
         if response.status == 404:
-            raise await self._absent(tag)
+            raise await self._absent(wanted)
         digest = response.headers.get(_DIGEST)
-        if response.status == 200 and is_digest(digest):
-            return digest
-        return (await self.manifest(tag))[0]
+        return digest if response.status == 200 and is_digest(digest) else None
 
     async def tags(self) -> list[str]:
         """Return all tags of the repository."""

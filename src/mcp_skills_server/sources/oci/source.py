@@ -112,7 +112,7 @@ class Oci(Source):
             return Revision(self._reference.digest, PINNED_S)
         async with self._client() as client:
             try:
-                digest = await client.digest(self._reference.wanted)
+                digest = await _digest_at(client, self._reference.wanted)
             except AbsentError:
                 if not self._reference.is_open:
                     raise
@@ -133,7 +133,7 @@ class Oci(Source):
 
         async def work() -> None:
             for name in queue:
-                tags.setdefault(await client.digest(name), name)
+                tags.setdefault(await _digest_at(client, name), name)
 
         try:
             async with anyio.create_task_group() as workers:
@@ -255,6 +255,11 @@ class Oci(Source):
 
     def _client(self) -> RegistryClient:
         return RegistryClient(self.settings.fetch, self._reference, self._access)
+
+
+async def _digest_at(client: RegistryClient, tag: str) -> str:
+    """Return the digest that a tag names now; some registries send it with a GET only."""
+    return await client.digest(tag) or (await client.manifest(tag))[0]
 
 
 @contextmanager

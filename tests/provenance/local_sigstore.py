@@ -108,7 +108,8 @@ class LocalSigstore:
             "data": {"hash": {"algorithm": "sha256", "value": digest.hex()}},
             "signature": {"content": encoded(signature), "publicKey": {"content": encoded(_pem(certificate))}},
         }
-        message = {"messageDigest": {"algorithm": "SHA2_256", "digest": encoded(digest)}, "signature": encoded(signature)}
+        hashed = {"algorithm": "SHA2_256", "digest": encoded(digest)}
+        message = {"messageDigest": hashed, "signature": encoded(signature)}
         return self._encode(certificate, "hashedrekord", spec, {"messageSignature": message})
 
     def _encode(self, certificate: x509.Certificate, kind: str, spec: Any, content: dict[str, Any]) -> bytes:

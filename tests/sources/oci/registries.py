@@ -16,6 +16,7 @@ from typing import Any
 from format.archives import END, block, tar_gz
 from mcp_skills_server.sources.oci import manifests
 from ports import free_port
+from provenance.local_sigstore import BUNDLE
 from sources.publishers import Publisher, ReceivedRequest, Route, digest, respond_with
 
 DEADLINE = 30.0
@@ -153,6 +154,19 @@ class FakeRegistry(Publisher):
         """Publish a skill as an artifact, and return its digest."""
         layer = self.layer(tar({f"{name}/{path}": raw for path, raw in files.items()}), manifests.CONTENT)
         return self.put(self.manifest(layer, **({"artifactType": manifests.SKILL} | changed)), *tags)
+
+    def refer(self, subject: str, *bundles: bytes, to: str = "", has_api: bool = True, **entry: Any) -> None:
+        """Publish bundles as all referrers of a manifest, `to` a manifest instead of `subject`."""
+        entries: list[dict[str, Any]] = []
+        for bundle in bundles:
+            layer = self.layer(bundle, BUNDLE)
+            raw = self.manifest(layer, artifactType=BUNDLE, subject={"digest": to or subject})
+            entries.append({"digest": self.put(raw), "artifactType": BUNDLE, **entry})
+        raw = json.dumps({"schemaVersion": 2, "mediaType": manifests.INDEX, "manifests": entries}).encode()
+        if has_api:
+            self.routes[f"/v2/{REPOSITORY}/referrers/{subject}"] = respond_with(raw)
+        else:
+            self.put(raw, subject.replace(":", "-"), media_type=manifests.INDEX)
 
     def collection(self, skills: Mapping[str, str], *tags: str) -> str:
         """Publish an index of artifacts, by skill name, and return its digest."""

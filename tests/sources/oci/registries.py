@@ -155,6 +155,24 @@ class FakeRegistry(Publisher):
         layer = self.layer(tar({f"{name}/{path}": raw for path, raw in files.items()}), manifests.CONTENT)
         return self.put(self.manifest(layer, **({"artifactType": manifests.SKILL} | changed)), *tags)
 
+    def raw_skill(self, files: Mapping[str, bytes], *tags: str, **changed: Any) -> str:
+        """Publish a skill with a layer for each file, as `oras push` does, and return its digest."""
+        title = manifests.TITLE
+        layers = [self.layer(raw, "application/octet-stream", **{title: path}) for path, raw in files.items()]
+        return self.put(self.manifest(*layers, **({"artifactType": manifests.SKILL} | changed)), *tags)
+
+    def list_tags(self, *tags: str) -> None:
+        """Publish the list of all tags in pages of two."""
+        path = f"/v2/{REPOSITORY}/tags/list"
+
+        def route(request: ReceivedRequest) -> Iterable[bytes]:
+            start = int(request.path.partition("?from=")[2] or 0)
+            more = f'<{path}?from={start + 2}>; rel="next"' if start + 2 < len(tags) else ""
+            raw = json.dumps({"name": REPOSITORY, "tags": tags[start : start + 2]}).encode()
+            yield respond_with(raw, link=more, connection="close")
+
+        self.routes[path] = route
+
     def refer(self, subject: str, *bundles: bytes, to: str = "", has_api: bool = True, **entry: Any) -> None:
         """Publish bundles as all referrers of a manifest, `to` a manifest instead of `subject`."""
         entries: list[dict[str, Any]] = []

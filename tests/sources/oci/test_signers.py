@@ -157,7 +157,6 @@ def test_work_on_the_referrers_of_one_manifest_is_bounded(
     assert len(registry.requests) < 250
     # pages that never end
     list_referrers([entry(1)], link=f'<{path}?page=2>; rel="next"')
-    registry.routes[f"{path}?page=2"] = registry.routes[path]
     with pytest.raises(UnreachableError, match="more than 100 pages"):
         anyio.run(follower.refresh)
     # artifacts of other types, and attestations of other kinds, are not read

@@ -357,10 +357,14 @@ def _merge(
 def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
     """Tell whether a layer is an archive; some tools push single files with titles."""
     if raw.startswith((_GZIP, _ZIP)):
-        annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
-        is_file = TITLE in annotations and annotations.get(_UNPACK) != "true"
-        return not is_file or media_type.endswith(_PACKED)
-    return archive.is_tar(raw)
+        endings = _PACKED
+    elif archive.is_tar(raw):
+        endings = (".tar", "+tar", "/x-tar")
+    else:
+        return False
+    annotations = descriptor.annotations
+    is_file = TITLE in annotations and annotations.get(_UNPACK) != "true"
+    return not is_file or descriptor.media_type.lower().endswith(endings)
 
 
 def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:

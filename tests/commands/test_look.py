@@ -157,7 +157,7 @@ def test_commands_and_page_count_the_same_skills(tmp_path: Path, monkeypatch: py
     assert " 5 skills  mcp-skills-server install HOST " in invoke().stderr
     with app_serving(root, "--ui") as app:
         assert " 5 skills, about " in visible_text(app.send("GET", "/ui/"))
-        assert " 5 (2 left out) " in visible_text(app.send("GET", "/ui/sources"))
+        assert " 5 (1 not served, 1 not listed) " in visible_text(app.send("GET", "/ui/sources"))
 
 
 @each_row(

@@ -318,13 +318,13 @@ def _decode(root: int, directory: Any, record: Any, signatures: dict[str, str]) 
     `Index.skills` suppresses the errors of a malformed record.
     """
     path, standing, files, read = record
-    frontmatter, heading, of_reading, problems, headings, opening = read
+    frontmatter, heading, standing_alone, problems, headings, opening = read
     if not isinstance(directory, str) or not isinstance(frontmatter, dict):
         raise TypeError
     reading = Reading(
         cast("dict[str, Json]", frontmatter),
         None if heading is None else str(heading),
-        Standing(of_reading),
+        Standing(standing_alone),
         tuple(map(_decode_problem, problems)),
         tuple(map(str, headings)),
         str(opening),

@@ -65,12 +65,12 @@ def report_to_log(
     Rate limited to 20 lines at once and a hundred a minute, with a count of the rest. `now` is a
     monotonic clock; `least` the lowest standing of the skills in `skills/list`.
     """
-    said: tuple[Problem, ...] | None = None
+    reported: tuple[Problem, ...] | None = None
     limit = _LineLimit(now)
 
     def report(changes: Changes) -> None:
-        nonlocal said
-        before, said = said, registry.snapshot.problems
+        nonlocal reported
+        before, reported = reported, registry.snapshot.problems
         if before is None:
             _report_first(registry, least)
             return
@@ -102,11 +102,11 @@ def _report_first(registry: Registry, least: Standing) -> None:
         )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
-    in_all = what = plural(len(snapshot.skills), "skill")
+    served = in_all = plural(len(snapshot.skills), "skill")
     count = len(snapshot.paths(Standing.VALID))
     if count < len(snapshot.skills):
-        what = f"{count:,} of {what}"
-    logger.info("serving %s from %s", what, shown)
+        served = f"{count:,} of {in_all}"
+    logger.info("serving %s from %s", served, shown)
     left_out = [skill.problems for skill in snapshot.skills.values() if skill.standing < least]
     if left_out:
         text = "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' explains each"
@@ -145,7 +145,7 @@ def _differences(
     `before` are the earlier problems outside of every served skill.
     """
     now = registry.snapshot.problems
-    loose = set(now)
+    of_no_skill = set(now)
     inspected = 0
     files: dict[str, list[str]] = {}
     for skill_path, file_path in changes.files if len(changes.after) <= _LINES_AT_ONCE else ():
@@ -154,7 +154,7 @@ def _differences(
     for path in sorted(changes.before.keys() | changes.after.keys()):
         old, new = changes.before.get(path), changes.after.get(path)
         reason: Problem | str | None = None
-        # the rest is only counted
+        # lines beyond that number are only counted, so the disk is not searched for their reason
         if old is not None and new is None and inspected < _LINES_AT_ONCE:
             inspected += 1
             shown = registry.roots[old.root].show(old.directory)
@@ -168,7 +168,7 @@ def _differences(
     are = [*now, *(problem for skill in changes.after.values() for problem in skill.problems)]
     for problem in _missing_from(was, are):
         if problem.code != _OWN_LINE and _key(problem) not in explained:
-            is_grave = problem.severity == "error" or problem in loose
+            is_grave = problem.severity == "error" or problem in of_no_skill
             yield (logging.WARNING if is_grave else logging.INFO), str(problem)
     for problem in _missing_from(are, was):
         # otherwise the problem went with its skill
@@ -235,11 +235,8 @@ def _obstacle(problems: Iterable[Problem], skill: str, folder: str) -> Problem |
     """
     closed = None
     for problem in problems:
-        if (
-            skill
-            and problem.skill == skill
-            and f"{problem.path}{os.sep}".startswith(folder + os.sep)
-        ):
+        is_inside = f"{problem.path}{os.sep}".startswith(folder + os.sep)
+        if skill and problem.skill == skill and is_inside:
             return problem
         if problem.code == "unreadable" and f"{folder}{os.sep}".startswith(problem.path + os.sep):
             closed = problem

@@ -113,7 +113,7 @@ class Walk:
                         if len(files) > self._most_files and name.lower() not in _ALWAYS_KEPT:
                             here.surplus += 1
                             continue
-                        if by_descriptor:
+                        if by_descriptor:  # elsewhere (Windows) an entry's own stat has no inode
                             status = entry.stat(follow_symlinks=False)
                         else:
                             status = os.lstat(entry.path)

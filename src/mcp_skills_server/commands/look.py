@@ -48,7 +48,6 @@ _PLACES: Final = 3
 _COLOURS: Final = {"error": "red", "warning": "yellow", "note": "cyan"}
 _FINDINGS: Final = "findings"
 """The kind of the findings in the index."""
-_UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
 _SERVED: Final = {
     Standing.UNUSABLE: "no",
     Standing.LENIENT: "only by tools, prompts and the Skills Protocol; it is in no listing",
@@ -190,13 +189,14 @@ def _say_skills(skills: Iterable[Skill], counts: Mapping[str, int]) -> None:
     rows: list[tuple[str, ...]] = []
     for skill in skills:
         count = counts[skill.path]
+        state = str(count)
         if skill.standing < Standing.VALID:
+            state += f" ({skill.standing.shown})"
             colours[len(rows)] = "red"
         elif count:
             colours[len(rows)] = "yellow"
         version = identity.version(skill.frontmatter) or ""
         about = " ".join(skill.description.split())
-        state = f"{count}{_UNLISTED.get(skill.standing, '')}"
         rows.append((skill.path, version, str(len(skill.files)), str(skill.size), state, about))
     header = ("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")
     say_table(header, rows, colours=colours)

@@ -77,9 +77,10 @@ def test_every_view_is_reachable_by_keyboard_without_focus_trap(chromium: Browse
     with visit(chromium, shared) as (seen, _):
         page = seen.page
         views = page.get_by_role("navigation", name="Views")
-        names = views.get_by_role("link").all_text_contents()
-        assert len(names) == 11
-        for name in names:
+        entries = views.get_by_role("link").all_text_contents()
+        assert entries == ["Skills", "Problems", "Proposals", "Activity", "Sources", "Try it"]
+        headings = {"Activity": "Live", "Try it": "What the model sees"}
+        for name in entries:
             for _ in range(15):
                 page.keyboard.press("Tab")
                 if page.evaluate(focused) == name:
@@ -88,15 +89,34 @@ def test_every_view_is_reachable_by_keyboard_without_focus_trap(chromium: Browse
             assert page.evaluate(has_outline), name
             with page.expect_event("load"):  # the first link leads to the current page
                 page.keyboard.press("Enter")
-            expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+            expect(page.get_by_role("heading", level=1, name=headings.get(name, name))).to_be_visible()
             assert page.get_by_role("main").count() == 1
-            expect(views.locator("[aria-current=page]")).to_have_text(name)
+            expect(views.locator("[aria-current]")).to_have_text(name)
             for _ in range(400):  # to the end of the page
                 page.keyboard.press("Tab")
                 if not page.evaluate(focused):
                     break
                 assert page.evaluate(has_outline), (name, page.evaluate("() => document.activeElement.outerHTML"))
             assert not page.evaluate(focused), f"{name} traps the focus"
+
+
+def test_entry_of_several_views_has_tabs_and_stays_current(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visit(chromium, shared) as (seen, origin):
+        page = seen.page
+        for entry, tabs in (
+            ("Activity", {"Live": "live", "Usage": "usage", "Runs": "runs", "Clients": "clients"}),
+            ("Try it", {"What the model sees": "model", "Triggers": "try", "Tools": "tools"}),
+        ):
+            page.get_by_role("navigation", name="Views").get_by_role("link", name=entry).click()
+            bar = page.get_by_role("navigation", name=entry)
+            for name, address in tabs.items():  # the addresses are those of before the views had a common entry
+                bar.get_by_role("link", name=name).click()
+                expect(page).to_have_url(f"{origin}/ui/{address}")
+                expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+                expect(bar.locator("[aria-current=page]")).to_have_text(name)
+                expect(page.get_by_role("navigation", name="Views").locator("[aria-current]")).to_have_text(entry)
+        page.goto(f"{origin}/ui/{REFUNDS}")
+        expect(page.get_by_role("navigation", name="Views").locator("[aria-current]")).to_have_text("Skills")
 
 
 def test_model_view_unfolds_cut_skills_and_copies_instructions(chromium: Browser, shared: tuple[str, str]) -> None:

@@ -47,7 +47,7 @@ def listed_paths(server: Server, query: str = "") -> list[str]:
     return skill_paths(reply)
 
 
-def test_catalogue_filters_and_sorts_including_left_out_skills(server: Server) -> None:
+def test_catalogue_filters_and_sorts_including_skills_not_listed_or_not_served(server: Server) -> None:
     every = ["Loud", "a", "c%20d%26e", "group/files", "same", "torn"]
     # Unknown sort keys and page numbers are ignored. Unknown filter values match nothing.
     for query, paths in (
@@ -73,7 +73,7 @@ def test_catalogue_searches_by_meaning_with_embeddings(tmp_path: Path) -> None:
             wait_until(lambda: listed_paths(server, "?q=driving+a+lorry") == ["alpha"])
 
 
-def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
+def test_catalogue_has_links_json_and_skills_not_listed_or_not_served(server: Server) -> None:
     page = get(server, "/ui/").body.decode()
     for part in (
         '<a href="/ui/skills/group/files"><bdi>files</bdi></a>', 'href="/ui/?sort=tokens"', 'href="/ui/?tag=tiny"',
@@ -81,7 +81,8 @@ def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
     ):  # fmt: skip
         assert part in page, part
     text = visible_text(page)
-    assert "6 skills" in text and text.count("left out") >= 2
+    assert "6 skills" in text and "left out" not in text
+    assert "not listed Models still get it by tools. the name" in text and "not served the file" in text
     # One skill shadows another, but folders are not shown to viewers who are no administrators.
     assert "shadowed" in text and "/two" not in page
     assert 'href="/ui/?q=tea&amp;format=json"' in get(server, "/ui/?q=tea").body.decode()
@@ -90,6 +91,18 @@ def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
     (row,) = json.loads(reply.body)
     assert (row["path"], row["description"], row["files"]) == ("a", "Makes <b>tea</b>.", 1)
     assert [bool(row["left_out"]) for row in json.loads(get(server, "/ui/?format=json").body)] == [1, 0, 1, 0, 0, 1]
+
+
+def test_badge_is_red_only_for_a_skill_that_models_do_not_get(tmp_path: Path, server: Server) -> None:
+    page = get(server, "/ui/").body.decode()
+    assert page.count('<span class="badge warning">not listed</span>') == 2
+    assert page.count('<span class="badge error">not served</span>') == 1
+    write_skill(tmp_path / "kept", name="Kept", description="x\ndisable-model-invocation: true")
+    with app_serving(tmp_path, "--ui") as other:
+        assert '<span class="badge error">not listed</span> <bdi>the name' in get(other, "/ui/").body.decode()
+    write_skill(tmp_path / "kept", name="Kept")
+    with app_serving(tmp_path, "--ui", "--no-tools") as other:
+        assert '<span class="badge error">not listed</span> <bdi>the name' in get(other, "/ui/").body.decode()
 
 
 def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:

@@ -103,33 +103,37 @@ def _in_thread(page: Callable[[Request, Context], Response]) -> PageOf:
 
 
 class _PageView(NamedTuple):
-    """A view: its title in the navigation, "" for none, and the role that it requires."""
+    """A view: its entry of the navigation, and the role that it requires.
+
+    `title` names it among several views of its entry; "" for a view that others link to.
+    """
 
     path: str
     page: PageOf
+    entry: str = ""
     title: str = ""
     admin: bool = False
     review: bool = False
 
 
 VIEWS: Final = (
-    _PageView("/", _in_thread(catalogue.page), "Skills"),
-    _PageView("/skills/{path:path}", skill.page),
-    _PageView("/files/{path:path}", skill.file),
+    _PageView("/", _in_thread(catalogue.page), "Skills", "Skills"),
+    _PageView("/skills/{path:path}", skill.page, "Skills"),
+    _PageView("/files/{path:path}", skill.file, "Skills"),
     _PageView("/raw/{path:path}", skill.raw_file),
-    _PageView("/history/{path:path}", _in_thread(history.page)),
-    _PageView("/model", model.page, "What the model sees"),
-    _PageView("/try", _in_thread(triggers.page), "Trigger playground"),
-    _PageView("/tools", tools.page, "Tools"),
-    _PageView("/problems", problems.page, "Problems"),
-    _PageView("/proposals", _in_thread(proposals.page), "Proposals", review=True),
-    _PageView("/proposals/{id}", _in_thread(proposals.one), review=True),
-    _PageView("/usage", _in_thread(operation.usage), "Usage"),
-    _PageView("/live", live.page, "Live"),
+    _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),
+    _PageView("/problems", problems.page, "Problems", "Problems"),
+    _PageView("/proposals", _in_thread(proposals.page), "Proposals", "Proposals", review=True),
+    _PageView("/proposals/{id}", _in_thread(proposals.one), "Proposals", review=True),
+    _PageView("/live", live.page, "Activity", "Live"),
     _PageView("/live/events", live.events),
-    _PageView("/sources", operation.sources, "Sources"),
-    _PageView("/runs", operation.runs, "Runs", admin=True),
-    _PageView("/clients", operation.clients, "Clients", admin=True),
+    _PageView("/usage", _in_thread(operation.usage), "Activity", "Usage"),
+    _PageView("/runs", operation.runs, "Activity", "Runs", admin=True),
+    _PageView("/clients", operation.clients, "Activity", "Clients", admin=True),
+    _PageView("/sources", operation.sources, "Sources", "Sources"),
+    _PageView("/model", model.page, "Try it", "What the model sees"),
+    _PageView("/try", _in_thread(triggers.page), "Try it", "Triggers"),
+    _PageView("/tools", tools.page, "Try it", "Tools"),
 )
 
 
@@ -247,7 +251,9 @@ class WebPage:
             now = await self._sessions.viewer(request, renew=False)
             return now == viewer and self._offering_of(viewer.principal) is offering
 
-        open_ctx = replace(ctx, view_path=base() + view.path, has_access=has_access)
+        open_ctx = replace(
+            ctx, entry=view.entry, address=base() + view.path, has_access=has_access
+        )
 
         async def handler(bound: View) -> Response:
             return await view.page(request, replace(open_ctx, view=bound))
@@ -301,11 +307,10 @@ class WebPage:
             sees_others=self._site.is_local or others,
         )
         reviews = proposals.may_review(ctx)
-        nav = [
-            (base() + view.path, view.title)
-            for view in VIEWS
-            if view.title and (ctx.sees_others or not view.admin) and (reviews or not view.review)
-        ]
+        nav: dict[str, list[tuple[str, str]]] = {}
+        for view in VIEWS:
+            if view.title and (ctx.sees_others or not view.admin) and (reviews or not view.review):
+                nav.setdefault(view.entry, []).append((base() + view.path, view.title))
         return replace(ctx, nav=nav)
 
 

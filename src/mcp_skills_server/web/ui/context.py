@@ -73,8 +73,12 @@ class Context:
     principal: Principal | None  # the viewer; None where no authentication is required
     is_admin: bool  # may see what is for the operator
     sees_others: bool  # may see other users and their activity
-    nav: Sequence[tuple[str, str]] = ()  # the views that the viewer may open: address and title
-    view_path: str = ""  # the address of the open view, which `nav` marks
+    # the views that the viewer may open, by entry of the navigation: address and title
+    nav: Mapping[str, Sequence[tuple[str, str]]] = field(
+        default_factory=dict[str, Sequence[tuple[str, str]]]
+    )
+    entry: str = ""  # the entry of the open view
+    address: str = ""  # the address of the open view
     has_access: Callable[[], Awaitable[bool]] = _always  # unchanged, for long responses
 
     @property
@@ -133,7 +137,7 @@ def source_name(ctx: Context, root: int) -> str:
 
 
 def reason_left_out(ctx: Context, skill: Skill) -> Problem | None:
-    """Return the problem that keeps a skill from hosts, as `shown_problem`; None if it is valid."""
+    """Return why a skill is not listed or not served, as `shown_problem`; None if it is valid."""
     problem = unlisting_problem(skill.problems)
     return problem and shown_problem(ctx, problem)
 

@@ -207,7 +207,7 @@ def _condition(
 def _row(
     ctx: Context, skill: Skill, query: ListQuery, used: Mapping[str, UsageRow], survey: Survey
 ) -> dict[str, Any]:
-    """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
+    """Return a skill's row in the list. `left_out` is why it is not listed or not served."""
     title = identity.title(skill)
     why: Sequence[tuple[str, Sequence[str]]] = ()
     if title == skill.name:
@@ -225,6 +225,7 @@ def _row(
         "tokens": tokens_of(skill),
         "files": len(skill.files),
         "problems": len(survey.by_skill.get(skill.path, ())),
+        "standing": skill.standing.shown,
         "left_out": reason_left_out(ctx, skill),
         "loads": used.get(skill.path, _UNUSED).loads,
         "why": why,

@@ -265,7 +265,7 @@ def _seen_by(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     host, model, user = "", "", ""
     left_out = reason_left_out(ctx, skill)
     if left_out is not None:
-        host = left_out.text
+        host = f"{skill.standing.shown}: {left_out.text}"
     if not runtime.is_offered(skill):
         model = "its frontmatter reserves it for users, it has no description, or it cannot be read"
     elif not settings.tools:

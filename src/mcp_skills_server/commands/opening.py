@@ -291,9 +291,7 @@ def _gates(
     if keys or identity is not None:
         from mcp_skills_server.provenance.signatures import SignatureGate, Verifier
 
-        verifiers: list[Verifier] = []
-        if keys:
-            verifiers.append(Verifier([*map(Path, keys)]))
+        verifiers = [Verifier([*map(Path, keys)])] if keys else []
         if identity is not None:
             verifiers.append(Verifier([], identity))
         gates += [SignatureGate(verifier, index_of(cache_dir)) for verifier in verifiers]

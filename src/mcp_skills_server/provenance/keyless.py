@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +21,6 @@ _TRUST: Final = "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json"
 _SIGNING: Final = "application/vnd.dev.sigstore.signingconfig.v0.2+json"
 _STATEMENT: Final = "application/vnd.in-toto+json"
 _STATEMENTS: Final = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1")
-PREDICATES: Final = ("https://sigstore.dev/cosign/sign/v1", "https://slsa.dev/provenance/v1")
-"""Statements that vouch for an artifact. Others, such as a list of its faults, do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +37,19 @@ class Identity:
 
 
 class KeylessVerifier:
-    """Verifier of bundles by one identity. It needs no network: the trust root is read at once.
+    """Verifier of bundles by one identity, offline: the trust root is read once.
 
-    Attributes:
-        trust_config: the trust root, as a configuration of sigstore clients in JSON.
-        key: a digest of the identity and the trust root, under which verdicts may be cached.
-        predicates: the types of the statements that vouch for an artifact.
+    Verdicts may be cached under `key`, a digest of the identity and the trust root.
 
     Raises:
         UsageError: the trust root cannot be used, or the library is not installed.
     """
 
-    predicates = PREDICATES
+    predicates: Sequence[str] = (
+        "https://sigstore.dev/cosign/sign/v1",
+        "https://slsa.dev/provenance/v1",
+    )
+    """Statements that vouch for an artifact. Others, such as a list of its faults, do not."""
 
     def __init__(self, identity: Identity) -> None:
         try:
@@ -59,9 +59,8 @@ class KeylessVerifier:
             raise missing_extra("signatures", "signing") from None
         try:
             self.trust_config = _read(identity.trust) if identity.trust else _production()
-            self._verifier = Verifier(
-                trusted_root=ClientTrustConfig.from_json(self.trust_config).trusted_root
-            )
+            config = ClientTrustConfig.from_json(self.trust_config)
+            self._verifier = Verifier(trusted_root=config.trusted_root)
         except Exception as error:  # of any type, for any fault that the library finds
             named = printable(str(identity.trust or "of sigstore"))
             reason = " ".join(str(error).split())[:200]
@@ -100,7 +99,7 @@ def _fault_of_statement(kind: str, payload: bytes, hexadecimal: str) -> str:
     statement = mapping(load_json(payload))
     if kind != _STATEMENT or statement.get("_type") not in _STATEMENTS:
         return "it signs something else than an in-toto statement"
-    if statement.get("predicateType") not in PREDICATES:
+    if statement.get("predicateType") not in KeylessVerifier.predicates:
         return "it is an attestation of another kind than signature and provenance"
     subjects = [mapping(subject).get("digest") for subject in items(statement.get("subject"))]
     if not any(mapping(subject).get("sha256") == hexadecimal for subject in subjects):

@@ -148,15 +148,8 @@ class FetchSettings:
 class BundleVerifier(Protocol):
     """Verifier of sigstore bundles by a required signer."""
 
-    @property
-    def key(self) -> str:
-        """The key of its verdicts: what another key has admitted is verified again."""
-        ...
-
-    @property
-    def predicates(self) -> Collection[str]:
-        """The types of the statements that vouch for an artifact."""
-        ...
+    key: str  # of its verdicts: what another key has admitted is verified again
+    predicates: Sequence[str]  # the types of the statements that vouch for an artifact
 
     def fault(self, digest: str, bundle: bytes) -> str:
         """Return why a bundle does not vouch for the artifact with this digest, or ""."""

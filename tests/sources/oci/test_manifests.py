@@ -78,7 +78,7 @@ def test_attestations_in_an_index_are_no_artifacts() -> None:
 def test_encoded_manifests_are_decoded() -> None:
     layer, config = Descriptor(manifests.CONTENT, D, 7), Descriptor(manifests.CONFIG, D, 2)
     raw = manifests.skill_manifest(config, layer, {"a": "é"})
-    assert decode_manifest(raw, 1) == ImageManifest((layer,), {"a": "é"}, manifests.SKILL)
+    assert decode_manifest(raw, 1) == ImageManifest((layer,), {"a": "é"}, is_skill=True)
     assert json.loads(raw)["artifactType"] == manifests.SKILL
     described = Descriptor(manifests.MANIFEST, D, len(raw), {manifests.SKILL_NAME: "a"})
     collection = Collection((described,), platforms=False)

@@ -7,12 +7,11 @@ is written, that of the Agent Skills OCI artifacts specification (0.1.0), which 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection as AnyCollection
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mcp_skills_server.format.fields import items, mapping, text
+from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.model import SKILL_MD, Json
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.model.digests import is_digest
@@ -60,14 +59,7 @@ class ImageManifest:
 
     layers: tuple[Descriptor, ...]
     annotations: Mapping[str, str]
-    artifact_type: str = ""
-
-    @property
-    def is_skill(self) -> bool:
-        """True if the type says so, or a layer is a file SKILL.md."""
-        titles = [layer.annotations.get(TITLE, "") for layer in self.layers]
-        has_file = any(title.rpartition("/")[2] == SKILL_MD for title in titles)
-        return self.artifact_type == SKILL or has_file
+    is_skill: bool = False  # its type says so, or a layer is a file SKILL.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +89,10 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
         layers = items(manifest["layers"])
         if len(layers) > MAX_LAYERS:
             raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MAX_LAYERS}")
-        said = _texts(manifest.get("annotations"))
-        kind = text(manifest.get("artifactType")) or ""
-        return ImageManifest(tuple(map(_descriptor, layers)), said, kind)
+        described = tuple(map(_descriptor, layers))
+        titles = [layer.annotations.get(TITLE, "").rpartition("/")[2] for layer in described]
+        is_skill = manifest.get("artifactType") == SKILL or SKILL_MD in titles
+        return ImageManifest(described, _texts(manifest.get("annotations")), is_skill)
     if isinstance(manifest.get("manifests"), list):
         entries = items(manifest["manifests"])
         if len(entries) > most:
@@ -110,7 +103,7 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
     )
 
 
-def bundles_among(referrers: Iterable[Json], predicates: AnyCollection[str]) -> list[str]:
+def bundles_among(referrers: Iterable[Json], predicates: Container[str]) -> list[str]:
     """Return the digests of the referrers that may be sigstore bundles.
 
     Leave out an entry of another type, or with a predicate of a type not among `predicates`.

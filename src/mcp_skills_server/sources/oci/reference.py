@@ -27,20 +27,21 @@ _EXAMPLE: Final = "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSIT
 
 @dataclass(frozen=True, slots=True)
 class OciReference:
-    """Reference to an artifact: by `digest`, if there is one, else by `tag`."""
+    """Reference to an artifact: by `digest`, if there is one, else by `tag`.
+
+    Without both it is the artifact `latest`, or in a repository without that those of all tags.
+    """
 
     scheme: str
     registry: str
     repository: str
     tag: str | None
     digest: str | None
-    is_open: bool = False
-    """No tag was written: it is `latest`, or in a repository without that each tag."""
 
     def __str__(self) -> str:
         spelled = next(spelled for spelled, scheme in _SCHEMES.items() if scheme == self.scheme)
         text = f"{spelled}{self.registry}/{self.repository}"
-        if self.tag and not self.is_open:
+        if self.tag:
             text += f":{self.tag}"
         if self.digest:
             text += f"@{self.digest}"
@@ -92,7 +93,7 @@ def rejoined(texts: Iterable[str]) -> list[str]:
 
 
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
-    """Parse an artifact reference; without tag and digest the tag is `latest`.
+    """Parse an artifact reference.
 
     Raises UsageError if it is malformed, or plain http to another machine without `http`.
     """
@@ -117,11 +118,7 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     if len(repository) > _MAX_LENGTH or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
-    is_open = not tag and not digest
-    if is_open:
-        tag = LATEST
-    scheme = _SCHEMES[spelled]
-    reference = OciReference(scheme, registry, repository, tag or None, digest or None, is_open)
+    reference = OciReference(_SCHEMES[spelled], registry, repository, tag or None, digest or None)
     if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
         raise UsageError(f"{shown} is plain http; --allow-http allows it")
     return reference

@@ -114,26 +114,26 @@ class Oci(Source):
             try:
                 digest = await _digest_at(client, self._reference.wanted)
             except AbsentError:
-                if not self._reference.is_open:
+                if self._reference.tag is not None:
                     raise
                 tags = await self._skill_tags(client)
                 if not tags:
                     raise
-                digests = json.dumps(sorted(tags.items())).encode()
-                return Revision(f"{_TAGS}{digest_of(digests)}", self.check_s, tags)
+                digest = f"{_TAGS}{digest_of(json.dumps(tags).encode())}"
+                return Revision(digest, self.check_s, tags)
         return Revision(digest, self.check_s)
 
-    async def _skill_tags(self, client: RegistryClient) -> Mapping[str, str]:
-        """Return the tags that may name skills, by the digest that they name now."""
+    async def _skill_tags(self, client: RegistryClient) -> dict[str, str]:
+        """Return the digests that tags name now, by the tag; of two with one digest the last."""
         names = [tag for tag in await client.tags() if is_skill_tag(tag)]
         if len(names) > _MAX_TAGS:
             raise UnacceptableError(f"it has {len(names)} tags, at most {_MAX_TAGS}; name one")
-        tags: dict[str, str] = {}
-        queue = iter(sorted(names))
+        digests: dict[str, str] = {}
+        queue = iter(names)
 
         async def work() -> None:
             for name in queue:
-                tags.setdefault(await _digest_at(client, name), name)
+                digests[name] = await _digest_at(client, name)
 
         try:
             async with anyio.create_task_group() as workers:
@@ -141,7 +141,8 @@ class Oci(Source):
                     workers.start_soon(work)
         except Exception as error:  # the task group wraps it
             raise innermost(error) from None
-        return tags
+        tags = {digest: name for name, digest in sorted(digests.items())}
+        return {name: digest for digest, name in tags.items()}
 
     @asynccontextmanager
     async def plan(self, revision: Revision, known: IndexRecord) -> AsyncGenerator[Plan]:  # noqa: ARG002
@@ -175,7 +176,7 @@ class Oci(Source):
         if revision.content is not None:
             return [
                 _Artifact(digest, {SKILL_NAME: tag}, is_tagged=True)
-                for digest, tag in revision.content.items()
+                for tag, digest in revision.content.items()
             ]
         digest = revision.digest
         await self._check_signer(client, digest)
@@ -200,26 +201,23 @@ class Oci(Source):
             return
         with _as_unreachable():
             listed = bundles_among(await client.referrers(digest), verifier.predicates)
-        faults: list[str] = []
+        reason = "the registry has no bundle of sigstore for it"
         for referrer in listed[:_MAX_BUNDLES]:
             try:
                 manifest = decode_manifest((await client.manifest(referrer))[1], 1)
                 if not isinstance(manifest, ImageManifest) or len(manifest.layers) != 1:
-                    raise UnacceptableError("a referrer is no sigstore bundle")
+                    raise UnacceptableError("it has not the form of a bundle")
                 if manifest.layers[0].size > _MAX_BUNDLE_BYTES:
-                    raise UnacceptableError(f"a bundle has more than {_MAX_BUNDLE_BYTES} bytes")
+                    raise UnacceptableError(f"it has more than {_MAX_BUNDLE_BYTES} bytes")
                 raw = await client.blob(manifest.layers[0])
                 fault = await to_thread.run_sync(verifier.fault, digest, raw)
             except UnacceptableError as error:
                 fault = str(error)
             if not fault:
                 return
-            faults.append(fault)
-        reason = "the registry has no bundle of sigstore for it"
-        if faults:
-            reason = f"of {len(listed)} bundles in the registry none will do: {faults[0]}"
+            reason = f"none of {len(listed)} bundles in the registry will do; the last: {fault}"
         fault = f"{digest[:19]} is not signed by the required identity: {reason}"
-        raise UnidentifiedError(fault, is_signed=bool(faults))
+        raise UnidentifiedError(fault, is_signed=bool(listed))
 
     async def _download(
         self, client: RegistryClient, artifact: _Artifact

@@ -15,7 +15,6 @@ from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import RegistryClient
-from mcp_skills_server.sources.oci.manifests import Descriptor
 from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.source import SourceError, UnidentifiedError, UnreachableError
 from provenance.local_sigstore import BUNDLE, ISSUER, SUBJECT, LocalSigstore, statement

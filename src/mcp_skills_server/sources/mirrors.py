@@ -473,7 +473,7 @@ class Mirrors:
                     raise UnreachableError(f"{follower.name}: {reason}") from None
                 fetched.append((follower, source))
 
-        with ExitStack() as undo:
+        with ExitStack() as undo:  # if one cannot be switched, those before it are switched back
             for follower, source in fetched:
                 undo.callback(follower.switch, follower.source)
                 follower.switch(source)

@@ -370,7 +370,7 @@ class Source:
     ) -> None:
         self.origin = origin
         self.key = origin
-        self._lease = folder
+        self._lease = folder  # kept, since a cache folder is leased while its object lives
         self.place = folder if isinstance(folder, Path) else folder.skills
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s

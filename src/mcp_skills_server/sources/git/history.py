@@ -43,7 +43,7 @@ _MAX_BYTES: Final = 1 << 20
 _MAX_LINES: Final = 500
 _MAX_CHARACTERS: Final = 2_000
 """Maximum length of one line, and of an author or subject."""
-_SECONDS: Final = 5.0
+_LOG_S: Final = 5.0
 _LAST_MOMENT: Final = 253_402_300_799
 """The end of the year 9999: a commit may claim any time."""
 _LOG: Final = (
@@ -81,12 +81,12 @@ class Commit:
 
 def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
     """Return git pathspecs for a folder, without some subfolders and never-served files."""
-    before, places = "", [":(top)"]
+    prefix, specs = "", [":(top)"]
     if folder:
-        before, places = f"{folder}/", [f":(top,literal){folder}"]
-    places += [f":(top,literal,exclude){before}{path}" for path in without]
-    above = _WILD.sub(r"\\\g<0>", before)
-    return places + [f":(top,exclude){above}{pattern}" for pattern in _IGNORED]
+        prefix, specs = f"{folder}/", [f":(top,literal){folder}"]
+    specs += [f":(top,literal,exclude){prefix}{path}" for path in without]
+    escaped = _WILD.sub(r"\\\g<0>", prefix)  # these are patterns, no literal paths
+    return specs + [f":(top,exclude){escaped}{pattern}" for pattern in _IGNORED]
 
 
 def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] | None:
@@ -101,10 +101,11 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
     # if the diffs are too large or incomplete, return the commits without diffs
     for more in (_PATCH, ()):
         try:
-            raw = git.run(*words, *more, *where, seconds=_SECONDS, most=_MAX_BYTES)
+            raw = git.run(*words, *more, *where, seconds=_LOG_S, most=_MAX_BYTES)
         except (GitFailedError, SourceError):
             continue
         parts = raw.decode("utf-8", "replace").split(mark)[1:]
+        # five fields a commit; the last one is its diff
         return [_commit(*parts[at : at + 5]) for at in range(0, len(parts) - 4, 5)]
     return None
 
@@ -113,7 +114,7 @@ def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
     """Return the ids of all blobs that `read_log` would compare, or raise GitFailedError."""
     words = (*_LOG, "--format=", "--raw", "--no-abbrev", "-z")
     where = ("--end-of-options", *revisions, "--", *places)
-    raw = git.run(*words, *where, seconds=_SECONDS, most=_MAX_BYTES)
+    raw = git.run(*words, *where, seconds=_LOG_S, most=_MAX_BYTES)
     return {blob.decode() for pair in _CHANGED.findall(raw) for blob in pair if blob.strip(b"0")}
 
 

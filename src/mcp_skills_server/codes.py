@@ -106,7 +106,7 @@ CODES: dict[str, Code] = {
     # Some YAML parsers reject these, and clients compare their own parse with ours.
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
     "yaml-field": _unlisted("S40-13", "correct the YAML of this field, or remove it"),
-    # Left out by the operator's settings or the layout of plugins; the skill itself may be valid.
+    # Not served, by the operator's settings or the layout of plugins; the skill may be valid.
     "switched-off": _note("", "no action needed; to serve it, change --include or --exclude"),
     "plugin-elsewhere": _note("", "give its folder as a ROOT of its own"),
     "plugin-unlisted": _warning(

@@ -252,7 +252,7 @@ def test_invalid_package_is_reported_and_not_written(tmp_path: Path) -> None:
     root, output = tmp_path / "Skills of Mine", tmp_path / "out"
     for made in (output, tmp_path / "out.mcpb"):
         done = run("package", root, "--output", made)
-        assert done.returncode == 1 and "bad: left out" in done.stderr
+        assert done.returncode == 1 and "bad: not packaged" in done.stderr
         for wrong in (("--name", "Not A Name"), ("--name", "a--b"), ("--package-version", "one")):
             done = run("package", root, "--output", made, "--allow-partial", *wrong)
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)

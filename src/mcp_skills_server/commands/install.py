@@ -77,7 +77,7 @@ class InstallOptions(Options):
         "With --url: the environment variable from which the host reads a bearer token.", "VARIABLE"
     )
     include: tuple[str, ...] = many("Serve only skills whose path, name or tag matches.", "PATTERN")
-    exclude: tuple[str, ...] = many("Leave out skills that match, likewise.", "PATTERN")
+    exclude: tuple[str, ...] = many("Do not serve skills that match, likewise.", "PATTERN")
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")

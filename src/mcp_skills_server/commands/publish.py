@@ -337,7 +337,7 @@ def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
 def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
     """Return the files of each skill by name, without those of skills nested in it."""
     nothing = "nothing was written; correct this, or take the rest with --allow-partial"
-    publication, published = _packable(given, options, nothing, left_out="left out")
+    publication, published = _packable(given, options, nothing, left_out="not packaged")
     skills: dict[str, Files] = {}
     for name, skill in published.items():
         inside = tuple(f"{nested}/" for nested in skill.skill.nested)

@@ -186,7 +186,7 @@ def _normal(path: str) -> str | None:
 def linked_files(refs: list[Reference], files: Collection[str], skip: str) -> dict[str, str]:
     """Return the referenced files in order of first appearance, each with its first link text.
 
-    The file `skip` (SKILL.md itself) is left out, as are directories.
+    The file `skip` (SKILL.md itself) is ignored, as are directories.
     """
     out: dict[str, str] = {}
     for reference in refs:

@@ -63,7 +63,9 @@ def test_skills_are_found_among_other_files_of_image() -> None:
     files = {"etc/passwd": b"x", "skills/a/SKILL.md": A, "skills/a/in/SKILL.md": A, "opt/b/SKILL.md": skill_md("b")}
     image = layer(files | {"root/.claude/skills/c/SKILL.md": A})
     assert file_names(read(image)) == {"a": ["SKILL.md", "in/SKILL.md"], "b": ["SKILL.md"]}
-    assert read(image).warnings == ("left out what belongs to no skill: etc/passwd, root/.claude/skills/c/SKILL.md",)
+    assert read(image).warnings == (
+        "not served, since they belong to no skill: etc/passwd, root/.claude/skills/c/SKILL.md",
+    )
     assert sorted(read(image, hidden=True).skills) == ["a", "b", "c"]
 
 
@@ -86,7 +88,7 @@ def test_layers_with_titles_are_single_files() -> None:
         layer(b"name: card", "application/vnd.docsclaw.skill.card.v1+yaml"),
     )
     assert file_names(contents) == {"a": ["SKILL.md", "data/x.tar.gz", "more.md", "scripts/run.py"]}
-    assert "left out layer 5" in contents.warnings[0]
+    assert "layer 5 is ignored" in contents.warnings[0]
     assert "card" in contents.warnings[0]
     for title in ("../evil", "/evil", "a\\b"):
         with pytest.raises(ArchiveRefusedError):

@@ -47,7 +47,7 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
     """Return (content, is executable) of each file of a zip or tar by path, in path order.
 
     The first bytes select the format, whatever the Content-Type or suffix. Paths lose a leading
-    `./`; empty directories are left out. Every path stays inside the target directory, on any
+    `./`; empty directories are dropped. Every path stays inside the target directory, on any
     platform. The files need not be a skill.
 
     Raises:

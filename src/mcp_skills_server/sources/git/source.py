@@ -227,7 +227,7 @@ class GitFolder(Source):
                 name = skill.folder or root_name(files, [self._address.name]) or "skill"
                 notes: tuple[str, ...] = ()
                 if left_out := sorted(skill.left_out):
-                    notes = (f"{name}: left out what is never served: {summarize(left_out)}",)
+                    notes = (f"{name}: not served, because of their names: {summarize(left_out)}",)
                 intake.put(unit, UnitContents({name: files}, {}, notes, tuple(pointers)))
         if intake.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
@@ -360,7 +360,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     try:
         path = decode_name(entry.path)
         path = path[len(skill.folder) + 1 :] if skill.folder else path
-        # before ignored names are left out: `../x` is an attack, no forgotten file
+        # before ignored names are dropped: `../x` is an attack, no forgotten file
         check_name(path)
     except ArchiveRefusedError as error:
         skill.fault = skill.fault or str(error)

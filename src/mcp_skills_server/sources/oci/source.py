@@ -192,7 +192,7 @@ def read_layers(
     """Read the skills in these layers, given with their descriptors, the lowest first.
 
     A later layer covers an earlier one, and whiteouts remove what lies below. A skill is any
-    directory with a SKILL.md. Files outside of skills are left out.
+    directory with a SKILL.md. Files outside of skills are ignored.
 
     Args:
         names: the first usable one is for a skill at the root whose SKILL.md has none.
@@ -224,7 +224,7 @@ def read_layers(
         else:
             skills[name] = files
     if rest:
-        warnings.append(f"left out what belongs to no skill: {summarize(rest)}")
+        warnings.append(f"not served, since they belong to no skill: {summarize(rest)}")
     return UnitContents(skills, refused, tuple(warnings))
 
 
@@ -246,7 +246,7 @@ def _merge(
             raise UnacceptableError(f"layer {number} is compressed by zstd; push it with gzip")
         else:
             kind = descriptor.media_type[:80]
-            warnings.append(f"left out layer {number}: {kind!r} is no archive and has no title")
+            warnings.append(f"layer {number} is ignored: {kind!r} is no archive and has no title")
             continue
         left -= sum(len(content) for content, _ in files.values())
         if left < 0:

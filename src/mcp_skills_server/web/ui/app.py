@@ -251,9 +251,7 @@ class WebPage:
             now = await self._sessions.viewer(request, renew=False)
             return now == viewer and self._offering_of(viewer.principal) is offering
 
-        open_ctx = replace(
-            ctx, entry=view.entry, address=base() + view.path, has_access=has_access
-        )
+        open_ctx = replace(ctx, entry=view.entry, address=base() + view.path, has_access=has_access)
 
         async def handler(bound: View) -> Response:
             return await view.page(request, replace(open_ctx, view=bound))

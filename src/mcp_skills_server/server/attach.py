@@ -249,10 +249,7 @@ class MergedHandlers:
         }
         if _CALL in ours and self._tool_skills:
             ours[_CALL] = self._call_our_tool
-        ours |= {
-            "resources/subscribe": self._subscribe,
-            "resources/unsubscribe": self._unsubscribe,
-        }
+        ours |= {"resources/subscribe": self._subscribe, "resources/unsubscribe": self._unsubscribe}
         for method, handler in ours.items():
             if method in _LISTS:
                 self._add_list(method, _LISTS[method], handler)

@@ -317,7 +317,9 @@ def package(context: click.Context, options: PackageOptions, roots: tuple[str, .
     if not is_bundle and os.path.lexists(output):
         hint = "already exists; give another folder, or remove it"
         raise UsageError(f"--output {printable(output)}: {hint}")
-    skills = _packaged_files(options, roots) if roots else {}
+    skills: Mapping[str, Files] = {}
+    if roots:
+        skills = _packaged_files(options, roots)
     with writing(f"--output {output}", "give another path"):
         if is_bundle:
             raw = packages.bundle(skills, name, version, *_own_program())

@@ -106,7 +106,7 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
 def bundles_among(referrers: Iterable[Json], predicates: Container[str]) -> list[str]:
     """Return the digests of the referrers that may be sigstore bundles.
 
-    Leave out an entry of another type, or with a predicate of a type not among `predicates`.
+    Skip an entry of another type, or with a predicate of a type not among `predicates`.
     """
     digests: dict[str, None] = {}
     for entry in map(mapping, referrers):

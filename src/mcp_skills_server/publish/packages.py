@@ -32,14 +32,14 @@ _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
 """Fixed time of every file in a bundle, for reproducible bytes."""
 
 
-def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -> bytes:
-    """Return the bytes of an MCP Bundle of these skills."""
+def bundle(skills: Mapping[str, Files], name: str, version: str, server_version: str) -> bytes:
+    """Return the bytes of an MCP Bundle of these skills, which runs this version of the server."""
     manifest: dict[str, Json] = {
         "manifest_version": "0.4",
         "name": name,
         "display_name": f"Agent Skills: {name}",
         "version": version,
-        "description": _counted(skills),
+        "description": _description(skills),
         "author": dict(_AUTHOR),
         "license": "Apache-2.0",
         "server": {
@@ -59,7 +59,7 @@ def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -
     }
     project = (
         f'[project]\nname = "{name}-bundle"\nversion = "{version}"\nrequires-python = ">=3.11"\n'
-        f'dependencies = ["{_PROGRAM}=={program}"]\n'
+        f'dependencies = ["{_PROGRAM}=={server_version}"]\n'
     )
     files = {
         "manifest.json": (_json(manifest), False),
@@ -79,13 +79,13 @@ def bundle(skills: Mapping[str, Files], name: str, version: str, program: str) -
 
 def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool) -> Files:
     """Return the files of an Agent Plugin of these skills; `server` adds an MCP server entry."""
-    about: dict[str, Json] = {
+    manifest: dict[str, Json] = {
         "$schema": f"{_PLUGIN_SCHEMAS}/plugin.schema.json",
         "name": name,
         "version": version,
-        "description": _counted(skills),
+        "description": _description(skills),
     }
-    files = {"plugin.json": (_json(about), False), **_below_skills(skills)}
+    files = {"plugin.json": (_json(manifest), False), **_below_skills(skills)}
     if server:
         words: list[Json] = [_PROGRAM, "serve", "${PLUGIN_ROOT}/skills"]
         entry: Json = {"type": "stdio", "command": "uvx", "args": words}
@@ -105,7 +105,7 @@ def _below_skills(skills: Mapping[str, Files]) -> dict[str, tuple[bytes, bool]]:
     }
 
 
-def _counted(skills: Mapping[str, Files]) -> str:
+def _description(skills: Mapping[str, Files]) -> str:
     return f"{len(skills)} Agent Skill{'' if len(skills) == 1 else 's'}"
 
 

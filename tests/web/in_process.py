@@ -133,9 +133,12 @@ class App(Target, logging.Handler):
         return self._request(method, "/mcp", body, [*headers.items()], source)
 
     def reload(self) -> None:
-        """Reload the files of the operator, as SIGHUP does."""
+        """Reload the files of the operator, as SIGHUP does, in a thread that may hang."""
         assert self.server is not None
-        self.server.reloader.reload()
+        thread = threading.Thread(target=self.server.reloader.reload, daemon=True)
+        thread.start()
+        thread.join(DEADLINE)
+        assert not thread.is_alive(), "the reload hangs"
         for feature in self.server.features:
             if feature.reopen is not None:
                 feature.reopen()

@@ -19,7 +19,17 @@ import pytest
 
 from mcp_skills_server.web import mcp
 from tables import each_row
-from web.http_wire import HELLO, HttpClient, Server, Stream, client, exchange, http_serving, patched, startup_error
+from web.http_wire import (
+    HELLO,
+    HttpClient,
+    Stream,
+    Target,
+    client,
+    exchange,
+    http_serving,
+    patched,
+    startup_error,
+)
 from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, META, SLOW_LOAD, Era, write_skill
 
@@ -121,7 +131,7 @@ def test_streams_are_kept_alive_and_not_buffered(era: Era, monkeypatch: pytest.M
             assert stream.comments.get(timeout=DEADLINE).startswith(":")
 
 
-def test_probes_answer_any_host_and_origin(server: Server) -> None:
+def test_probes_answer_any_host_and_origin(server: Target) -> None:
     server.wait_for_log("serving 17 skills")
     for path, body in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
         for headers in ({}, {"Host": "10.1.2.3:8000"}, {"Origin": "https://evil.example"}):

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -243,6 +244,12 @@ def test_unread_quota_closes_oldest_connections_of_same_owner_only(
             expected.append(f"{owner} {oldest}")
         assert closed == expected
         closed.clear()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with http_serving(FIXTURES) as started:
+        yield started
 
 
 def send_and_read_all(server: Server, data: bytes) -> bytes:

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from mcp_skills_server.durable import open_database
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.model import Changes
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
+from mcp_skills_server.telemetry.events import CATALOGUE, NO_USES, PAGE, Event, Events
 
 logger = logging.getLogger(__name__)
 
@@ -369,7 +369,7 @@ class Usage:
         host = self._bounded_host(event.host or "", day)
         count = Count(day, "", "", "", event.principal or "", host, event.protocol, self._roots[0])
         for use in event.uses:
-            if use.action and use.action not in PROPOSING and event.counts(use):
+            if use.action not in NO_USES and event.counts(use):
                 root = self._roots[self._root_of.get(use.skill, 0)]
                 used = count._replace(action=use.action, skill=use.skill, digest=use.digest)
                 self._add(used._replace(root=root), event.time)

@@ -73,7 +73,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "lock-missing": ("a skill that the lock file does not name", "Only what was reviewed and locked is served."),
     "lock-differs": ("a skill that differs from what was locked", "Only what was reviewed and locked is served."),
     "signature-missing": ("a skill without the signature that is required", "No author vouches for it."),
-    "signature-invalid": ("a signature by none of the given keys", "Another person made or changed it."),
+    "signature-invalid": ("a signature by no key or identity that is required", "Another person made or changed it."),
     "signature-files": ("files that differ from what was signed", "They were changed afterwards."),
     "signature-expired": ("a signature by a certificate that is not valid now", "Its owner may have revoked it."),
     "source-refused": ("a skill that its source cannot verify", "Its bytes are not those that were announced."),

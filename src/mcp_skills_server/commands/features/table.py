@@ -50,7 +50,7 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
         metavar="CHARACTERS",
     )
     prefer: tuple[str, ...] = many(
-        "Skills with this tag are described to models before others where not all descriptions "
+        "Skills with this tag are listed first, and described to models where not all descriptions "
         "fit.",
         "TAG",
     )

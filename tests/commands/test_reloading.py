@@ -338,7 +338,7 @@ def test_lock_file_whose_source_is_unreachable_is_retried(
             reloader.request_reload()
         return answers.pop(0)
 
-    polls = iter([reloader._seen] * 100)
+    polls = iter([reloader._read_state] * 100)
     monkeypatch.setattr(Reloader, "_stat_files", lambda _: next(polls))
     monkeypatch.setattr(OpenedRoots, "relock", relock)
     monkeypatch.setattr(reloading, "_RETRY_S", 0.0)

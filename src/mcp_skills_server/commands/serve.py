@@ -281,8 +281,8 @@ def make_http_app(server: Server, http: HttpServices) -> HttpApp:
     if not server.feature(Publishing).publish_only:
         concurrency = http.front.limits.concurrency
         endpoint = McpEndpoint(attachment, sessions, concurrency, options.max_body)
-    of_features = (feature.part(server, http) for feature in server.features)
-    parts = [mcp_part(attachment, endpoint), *filter(None, of_features)]
+    feature_parts = (feature.part(server, http) for feature in server.features)
+    parts = [mcp_part(attachment, endpoint), *filter(None, feature_parts)]
 
     probes = Probes(
         registry,

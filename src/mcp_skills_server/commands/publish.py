@@ -302,7 +302,11 @@ def package(options: PackageOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server package ~/skills --output acme-plugin --name acme
     """
     name, version, output = _name_of(options, roots), options.package_version, options.output
-    is_bundle = output.endswith(".mcpb")
+    is_bundle = output.lower().endswith(".mcpb")
+    if is_bundle and options.package_server:
+        raise UsageError(
+            "--server is for a plugin: a bundle always starts the server; leave it out"
+        )
     if not is_bundle and os.path.lexists(output):
         hint = "already exists; give another folder, or remove it"
         raise UsageError(f"--output {printable(output)}: {hint}")

@@ -28,6 +28,7 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
         skills, more = requests.page_of(view.snapshot, settings, after)
         subjects = [await _subject(skill, view, settings, caller, dialects) for skill in skills]
         page = Page([_entry(subject, dialects) for subject in subjects], more)
+        # what is served differs by caller: a page that names it is not shared
         if all(subject.served is _NOTHING for subject in subjects):
             requests.cache_page(page, view.snapshot, *key)
     result = listing(page, cursors.encode(_CURSOR, page.more))
@@ -41,7 +42,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
     Raises:
         RequestError: the skill does not exist, or its arguments are invalid.
     """
-    dialect, target = settings.spoken.dialect_of(params)  # X-8
+    dialect, target = settings.spoken.dialect_of(params)
     skill = dialect.find(view.snapshot, target, settings.least)
     if isinstance(dialect.result, EntryResult):
         events.record_mentions([skill])
@@ -50,7 +51,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         made = dialect.result.write(_entry(subject, dialects))
     else:
         given = requests.given_arguments(params)
-        body = await view.body(skill)
+        body = await view.body(skill)  # records the mention
         text = arguments.fill_in(body.text, skill.frontmatter, given, target)
         subject = await _subject(skill, view, settings, caller, (dialect,))
         made = dialect.result.write(subject, text, body.linked)
@@ -67,8 +68,8 @@ async def _subject(
     return EntryContext(skill, view.snapshot, settings.least, served)
 
 
-def _entry(context: EntryContext, dialects: Sequence[Dialect]) -> Entry:
+def _entry(subject: EntryContext, dialects: Sequence[Dialect]) -> Entry:
     entry: Entry = {}
     for dialect in dialects:
-        entry |= dialect.entry(context)
+        entry |= dialect.entry(subject)
     return entry

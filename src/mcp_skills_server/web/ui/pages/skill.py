@@ -380,7 +380,7 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     if offer is None:
         return []
     out: dict[str, list[str]] = {}
-    for key, host in context.HOSTS.items():
+    for key, host in context.CONTEXTS.items():
         parts = context.parts_shown(context.shown_unasked(ctx.offering, host), [offer])
         (part,) = (part for part, offers in parts.items() if offers)
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""

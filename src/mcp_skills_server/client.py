@@ -30,7 +30,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ConfigDict
 
 from mcp_skills_server.dialects.dialect import is_initial
-from mcp_skills_server.dialects.listed import (
+from mcp_skills_server.dialects.remote_entries import (
     MAX_BYTES,
     MAX_FILES,
     MAX_URI,

@@ -257,7 +257,7 @@ def _rank(options: EvaluateOptions, registry: Registry, prompt: str) -> int:
 
 class ContextOptions(TextOptions):
     context_host: str = option(
-        "generic", "The host; generic cuts nothing.", "--host", type=click.Choice(contexts.HOSTS)
+        "generic", "The host; generic cuts nothing.", "--host", type=click.Choice(contexts.CONTEXTS)
     )
     skills: tuple[str, ...] = many("Also show the result of loading this skill.", "NAME", "--skill")
     budget: int | None = option(
@@ -284,7 +284,7 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server context ~/skills --host claude-code --skill refunds
       mcp-skills-server context ~/skills --host gemini-cli --budget 4000
     """
-    host = contexts.HOSTS[options.context_host]
+    host = contexts.CONTEXTS[options.context_host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:
         offering = runtime.whole

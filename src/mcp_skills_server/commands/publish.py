@@ -311,9 +311,13 @@ def package(context: click.Context, options: PackageOptions, roots: tuple[str, .
       mcp-skills-server package ~/skills --output acme-plugin --name acme
     """
     name, version, output = _name_of(options, roots), options.package_version, options.output
-    is_bundle = output.endswith(".mcpb")
+    is_bundle = output.lower().endswith(".mcpb")
     if not roots and not is_bundle:
         raise click.MissingParameter(ctx=context, param=context.command.params[0])
+    if is_bundle and options.package_server:
+        raise UsageError(
+            "--server is for a plugin: a bundle always starts the server; leave it out"
+        )
     if not is_bundle and os.path.lexists(output):
         hint = "already exists; give another folder, or remove it"
         raise UsageError(f"--output {printable(output)}: {hint}")

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.5
 """Seconds between polls; a changed file is read once it is equal at two polls (debounce)."""
 _DAY_S: Final = 86_400.0
+_STOP_S: Final = 1.0
 _RETRY_S: Final = 30.0
 """Seconds between attempts to fetch what the lock file names."""
 
@@ -76,12 +77,23 @@ class Reloader:
         self.refused = ""
         self._retry_at = math.inf
         self._requests: SimpleQueue[None] = SimpleQueue()
+        self._is_stopped = False
+        self._thread = threading.Thread(
+            target=self._follow, name="skills-configuration", daemon=True
+        )
         self._read_state = self._stat_files()
 
     def start(self) -> None:
-        """Follow the files until the process ends, and warn of variables that no command reads."""
+        """Follow the files, and warn of variables that no command reads."""
         warn_of_unknown_variables(self._context)
-        threading.Thread(target=self._follow, name="skills-configuration", daemon=True).start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to follow the files, and wait for a reload under way, but not for a slow fetch."""
+        self._is_stopped = True
+        self.request_reload()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
 
     def request_reload(self) -> None:
         """Request a reload and a poll of every source; reentrant, for handlers of signals."""
@@ -227,6 +239,8 @@ class Reloader:
                 is_requested = True
             except Empty:  # the next poll of the files is due
                 is_requested = False
+            if self._is_stopped:
+                return
             # stat before reading, so that a write in between counts as another change
             before, polled = polled, self._stat_files()
             if time.time() - self._warned > _DAY_S:

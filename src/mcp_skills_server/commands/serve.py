@@ -82,6 +82,7 @@ def serve(
         else:
             _serve_http(server, server.http)
     finally:  # a thread that starts another while Python ends can crash it
+        server.reloader.stop()
         server.opened.stop()
         for feature in features:
             feature.stop()

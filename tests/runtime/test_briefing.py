@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Snapshot
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.runtime.briefing import Briefing, _fitting, _words_of
+from mcp_skills_server.runtime.briefing import Briefing, _fitting, _keywords_of
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.settings import RuntimeSettings
@@ -84,9 +84,9 @@ def test_keywords_fill_the_limit_with_names_first() -> None:
     fits = {4: "", 5: "xyz", 10: "xyz", 11: "xyz abcd", 15: "xyz abcd", 16: "xyz abcd bcd"}
     assert {most: " ".join(_fitting(counts, most)) for most in fits} == fits
     for most, words in ((11, ["abc"]), (12, ["abc", "defgh"])):
-        assert _words_of([skill("abc", description="Defgh abc.")], most) == words
+        assert _keywords_of([skill("abc", description="Defgh abc.")], most) == words
     for length, count in ((1_998, 1), (1_999, 0)):
-        assert len(_words_of([skill("x" * length, description="a")], 4_000)) == count
+        assert len(_keywords_of([skill("x" * length, description="a")], 4_000)) == count
 
 
 class Shown(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Direct, dispatching
+from dispatching import Direct, dispatching, local_serving
 from programs import WITH_NETWORK, needs_script_network
 from tables import each_row
 from web.http_wire import HELLO
@@ -170,7 +170,7 @@ def test_native_host_of_an_unknown_revision_gets_tools_and_instructions(era: Era
 @needs_script_network
 def test_script_tool_names_no_skill_to_a_host_with_native_skills(era: Era, tmp_path: Path) -> None:
     write_skill(tmp_path / "valid")
-    with serving(tmp_path, "--allow-scripts", *WITH_NETWORK, era=era, host="claude-code", extension=True) as wire:
+    with local_serving(tmp_path, "--allow-scripts", *WITH_NETWORK, era=era, host="claude-code", extension=True) as wire:
         tools = wire.request("tools/list")["tools"]
         assert "skills_run_script" in [each["name"] for each in tools]
         assert "valid" not in json.dumps(tools)

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,7 +29,6 @@ from wire import (
     FIXTURES,
     META,
     SLOW_LOAD,
-    SOON,
     Era,
     Wire,
     serving,
@@ -57,12 +55,10 @@ def test_each_line_of_stdout_is_one_message_with_the_id_of_its_request(era: Era)
 
 
 @each_row("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_the_process_soon_with_exit_code_0(era: Era, number: signal.Signals) -> None:
+def test_signal_ends_the_process_with_exit_code_0(era: Era, number: signal.Signals) -> None:
     with serving(FIXTURES, era=era) as wire:
         wire.request("skills/list")
-        start = time.monotonic()
         assert wire.signal(number) == 0
-        assert time.monotonic() - start < SOON
         assert b"Traceback" not in wire.stderr
 
 

@@ -294,7 +294,7 @@ def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
 def encode(skill: Skill, signatures: Mapping[str, str]) -> str | None:
     """Return the JSON record of a skill, or None if its SKILL.md must be read again.
 
-    A file without a signature that proves its bytes is left out.
+    The record omits a file without a signature that proves its bytes.
     """
     files = [
         (path, file.location, file.size, signatures[file.location], file.digest)

@@ -102,15 +102,17 @@ def _report_first(registry: Registry, least: Standing) -> None:
         )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
-    served = in_all = plural(len(snapshot.skills), "skill")
+    served = plural(len(snapshot.skills), "skill")
     count = len(snapshot.paths(Standing.VALID))
     if count < len(snapshot.skills):
-        served = f"{count:,} of {in_all}"
+        served = f"{count:,} of {served}"
     logger.info("serving %s from %s", served, shown)
-    left_out = [skill.problems for skill in snapshot.skills.values() if skill.standing < least]
-    if left_out:
-        text = "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' explains each"
-        logger.warning(text, f"{len(left_out):,}", in_all, codes.counted_reasons(left_out))
+    short = [skill for skill in snapshot.skills.values() if skill.standing < least]
+    if short:
+        counts = Counter(skill.standing.shown for skill in short)
+        states = ", ".join(f"{plural(counts[state], 'skill')} {state}" for state in sorted(counts))
+        reasons = codes.counted_reasons(skill.problems for skill in short)
+        logger.warning("%s: %s; 'mcp-skills-server validate' explains each", states, reasons)
     # late import: it is needed once, after the first answer
     from mcp_skills_server.catalog.dot_folders import passed_over
 
@@ -185,15 +187,14 @@ def _line_of(
         level = logging.WARNING if isinstance(reason, Problem) else logging.INFO
         return level, f"{name}: removed{why}"
     served = new.standing is Standing.VALID
-    state = "listed" if new.standing is Standing.LENIENT else "served"
     if old is None:
         if served:
             return logging.INFO, f"{name}: added"
-        return logging.WARNING, f"{name}: found, not {state}{why}"
+        return logging.WARNING, f"{name}: found, {new.standing.shown}{why}"
     if new.standing < old.standing:
-        return logging.WARNING, f"{name}: no longer {state}{why}"
+        return logging.WARNING, f"{name}: now {new.standing.shown}{why}"
     if served and old.standing < Standing.VALID:
-        return logging.INFO, f"{name}: served now"
+        return logging.INFO, f"{name}: now {old.standing.shown.removeprefix('not ')}"
     if not files:
         return logging.INFO, f"{name}: changed"
     named = listed([file + _became(old, new, file) for file in files], _FILES_NAMED)

@@ -1,6 +1,6 @@
 """Switched-off skills of a folder, listed in `skills-off.txt` in the root, one a line.
 
-Every command and server that reads the folder leaves them out. The page writes the file; people
+Every command and server that reads the folder stops serving them. The page writes the file; people
 may, too.
 """
 

@@ -183,7 +183,7 @@ def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
 
 
 def ignored_in(root_path: str, directory: str) -> list[str]:
-    """Return the sorted paths of files and folders in a skill that are left out for their names.
+    """Return the sorted paths of files and folders in a skill that are not served for their names.
 
     An ignored folder is one entry. Nested skills and unreadable folders are skipped.
     """

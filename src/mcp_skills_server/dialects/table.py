@@ -86,8 +86,8 @@ class DialectSet(NamedTuple):
             key: value for dialect in self.dialects for key, value in dialect.extensions.items()
         }
         if extensions:
-            there = out.get("extensions")
-            out["extensions"] = {**(there if isinstance(there, dict) else {}), **extensions}
+            theirs = out.get("extensions")
+            out["extensions"] = {**(theirs if isinstance(theirs, dict) else {}), **extensions}
         return out
 
 

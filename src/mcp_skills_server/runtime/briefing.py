@@ -83,7 +83,7 @@ class Briefing:
         if whole is not None:
             self._texts, self._changes = whole._texts, whole._changes
             if skill_set.snapshot is not whole._skill_set.snapshot:
-                self._preferred = ()  # else others' use would show
+                self._preferred = ()  # their order would show what other principals use
 
     def remember(self) -> bool:
         """List the persisted skills until the first scan ends; return False if unavailable."""
@@ -135,17 +135,17 @@ class Briefing:
         key = scripts, handles, host, client
         if key not in texts.tools:
             overview = _not_shown(texts.overview, snapshot, host)
-            characters = most = self.characters(client)
+            limit = characters = self.characters(client)
             if client.list_in == "instructions":
                 characters = 0
-            words: list[str] = []
+            keywords: list[str] = []
             if client.searches_tools:
                 counted = [snapshot.skills[offer.path] for offer in overview.offers[:_MAX_COUNTED]]
-                words = _words_of(counted, min(most, OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
+                keywords = _keywords_of(counted, min(limit, OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
             if scripts and not overview:
                 overview, characters = texts.overview, 0
             texts.tools[key] = runtime.definitions(
-                overview, characters, scripts=scripts, handles=handles, words=words
+                overview, characters, scripts=scripts, handles=handles, words=keywords
             )
         return texts.tools[key]
 
@@ -190,10 +190,10 @@ class Briefing:
             self._remembered = None  # the scan has replaced it
         snapshot = self._remembered or self._skill_set.snapshot
         more = not is_read and self._remembered is None
-        kept = self._texts.get(snapshot)
-        if kept is None or kept.overview.more != more:
-            kept = self._texts[snapshot] = self._write(snapshot, more=more)
-        return snapshot, kept
+        texts = self._texts.get(snapshot)
+        if texts is None or texts.overview.more != more:
+            texts = self._texts[snapshot] = self._write(snapshot, more=more)
+        return snapshot, texts
 
     def _write(self, snapshot: Snapshot, *, more: bool) -> _Texts:
         usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
@@ -267,7 +267,7 @@ def _offered(skills: Mapping[str, Skill]) -> set[str]:
     return {path for path, skill in skills.items() if runtime.is_offered(skill)}
 
 
-def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
+def _keywords_of(skills: Iterable[Skill], characters: int) -> list[str]:
     """Return the keywords that fit: frequent ones of names and tags, then of descriptions."""
     named: Counter[str] = Counter()
     described: Counter[str] = Counter()

@@ -69,6 +69,7 @@ _LISTS: Final = {
     "skills/list": "skills",
 }
 """List methods that a server may have itself, with the key of the items in the result."""
+# of a list of the server's own: method, key of the items in the result, field that identifies one
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _RESOURCES: Final = ("resources/list", "resources", "uri")
@@ -248,10 +249,7 @@ class MergedHandlers:
         }
         if _CALL in ours and self._tool_skills:
             ours[_CALL] = self._call_our_tool
-        ours |= {
-            "resources/subscribe": self._subscribe,
-            "resources/unsubscribe": self._unsubscribe,
-        }
+        ours |= {"resources/subscribe": self._subscribe, "resources/unsubscribe": self._unsubscribe}
         for method, handler in ours.items():
             if method in _LISTS:
                 self._add_list(method, _LISTS[method], handler)
@@ -321,12 +319,12 @@ class MergedHandlers:
                 return await ours(ctx, params)
             if params.cursor is not None:
                 kind, inner = cursors.decode(params.cursor)
-            if kind != _THEIRS:
+            if kind != _THEIRS:  # past the server's own pages
                 return await self._without_hidden(ctx, method, key, await ours(ctx, params))
-            own: BaseModel = params.model_copy(update={"cursor": inner})
-            if not isinstance(own, theirs.params_type):  # of the SDK's extension `Skills`
-                own = theirs.params_type.model_validate({"cursor": inner})
-            page: dict[str, Any] = {"ttlMs": 0, **_as_dict(await theirs.handler(ctx, own))}
+            unwrapped: BaseModel = params.model_copy(update={"cursor": inner})
+            if not isinstance(unwrapped, theirs.params_type):  # of the SDK's extension `Skills`
+                unwrapped = theirs.params_type.model_validate({"cursor": inner})
+            page: dict[str, Any] = {"ttlMs": 0, **_as_dict(await theirs.handler(ctx, unwrapped))}
             if key in {"resources", "skills"}:  # tools do not wait for the first scan
                 await self._attachment.ready()
             page[key] = [item for item in page[key] if not self._is_hidden(ctx, key, item)]
@@ -334,6 +332,7 @@ class MergedHandlers:
             if more is not None:
                 page["nextCursor"] = cursors.encode(_THEIRS, str(more))
                 return page | {"cacheScope": "private"}
+            # their last page, joined with our first one
             mine = await ours(replace(ctx, params={}), params)
             mine = await self._without_hidden(ctx, method, key, mine)
             mine |= {key: [*page[key], *mine[key]]}
@@ -508,8 +507,8 @@ class MergedHandlers:
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         theirs, notifier = self._theirs[_LISTEN], self._attachment.notifier
-        ours = theirs is None or notifier.relays or self._is_about_skills(params.notifications)
-        if theirs is not None and not ours:  # a custom handler, whose events cannot be relayed
+        is_ours = notifier.relays or self._is_about_skills(params.notifications)
+        if theirs is not None and not is_ours:  # a custom handler, whose events cannot be relayed
             return await theirs.handler(ctx, params)
         # Acknowledge after the first scan, so that no later change lacks a notification.
         await self._attachment.ready()

@@ -34,7 +34,7 @@ from mcp_skills_server.server.tools import Tools
 
 _SCAN_AWAITED_S: Final = 1.0
 """Seconds that handshake and `tools/list` wait for the first scan: some thousand skills."""
-_TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
+_TOOLS: Final = Notice(runtime.LIST_CHANGED)
 _LIST_TOOLS: Final = "tools/list"
 
 
@@ -236,8 +236,8 @@ class Attachment:
         asyncio.get_running_loop().call_soon(self._compare_tools)
         if self._recent is not None:
             # A client of this replica may still read from a replica with older skills.
-            every = [(method, None) for method in notify.list_notices(self.settings).values()]
-            self._recent.add(lambda: self.notifier.publish(every), announce=False)
+            lists = [*map(Notice, notify.list_notices(self.settings).values())]
+            self._recent.add(lambda: self.notifier.publish(lists), announce=False)
 
     def _compare_tools(self) -> None:
         """Notify clients if the first scan changed the tools that they were shown before it."""
@@ -290,15 +290,15 @@ class Attachment:
         """Return the notices for a principal whose permissions change from `old` to `new`."""
         notices = self._notices(self.views.difference(old, new))
         if self.settings.tools and _TOOLS not in notices:
-            sets = self.views.granted(old), self.views.granted(new)
-            if self.tools.tool_variants(sets[0]) != self.tools.tool_variants(sets[1]):
+            before = self.tools.tool_variants(self.views.granted(old))
+            if before != self.tools.tool_variants(self.views.granted(new)):
                 notices.append(_TOOLS)
         return notices
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:
-    there = capabilities.get(key)
-    capabilities[key] = {**(there if isinstance(there, dict) else {}), **ours}
+    theirs = capabilities.get(key)
+    capabilities[key] = {**(theirs if isinstance(theirs, dict) else {}), **ours}
 
 
 def server_features(

@@ -66,14 +66,15 @@ async def get_prompt(
     if _is_free(skill):
         typed = {arguments.ALL: values.pop(prompts.ARGUMENTS)}
     text, is_used = arguments.substitute(body.text, values, typed, name)
-    words = "" if is_used else typed.get(arguments.ALL, "")
+    # what a user typed is appended to instructions that have no placeholder for it
+    appended = "" if is_used else typed.get(arguments.ALL, "")
     if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
         text = prompts.load_prompt(skill, name, given)
         return prompts.prompt_result(skill, text, [], readable=False)
-    files = sep2076.files(skill, body.linked)[: len(body.linked)]
+    files = sep2076.files(skill, body.linked)[: len(body.linked)]  # the linked ones come first
     linked = [file for file in files if isinstance(file, dict)]
     directory = root_dir and root_dir(skill)
-    message = prompts.instructions(skill, name, text, words, directory)
+    message = prompts.instructions(skill, name, text, appended, directory)
     return prompts.prompt_result(skill, message, linked, readable=skill.standing >= settings.least)
 
 
@@ -103,8 +104,10 @@ class Names(NamedTuple):
     others: Container[str] = ()
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str) or name in self.others:
-            return isinstance(name, str)
+        if not isinstance(name, str):
+            return False
+        if name in self.others:
+            return True
         snapshot = self.view.snapshot
         skill = prompt_of(snapshot, self.settings, name)
         return skill is not None and identity.name_of(skill, snapshot, prompts.MIN_STANDING) == name
@@ -112,9 +115,9 @@ class Names(NamedTuple):
 
 def changed(changes: Changes, settings: Settings) -> bool:
     """Return whether `prompts/list` may have changed, so that clients fetch it again."""
-    chosen, alone = settings.prompt_choice, Snapshot({})
-    describe = partial(_descriptor, snapshot=alone)
-    return prompts.changed(changes.before, changes.after, chosen, describe)
+    # each skill alone: names of others that make its name ambiguous are among the changes
+    describe = partial(_descriptor, snapshot=Snapshot({}))
+    return prompts.changed(changes.before, changes.after, settings.prompt_choice, describe)
 
 
 def _page(

@@ -119,11 +119,12 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
         return
     for path in snapshot.paths(least):
         skill, directory = snapshot.skills[path], uri(path).removeprefix(SCHEME)
-        named = skill.name.startswith(begun)
-        if named or directory.startswith(begun[: len(directory)]):
+        is_named = skill.name.startswith(begun)
+        # `begun` may end in the directory's path, or go on below it
+        if is_named or directory.startswith(begun[: len(directory)]):
             for file_path in skill.files:
                 completed = uri(path, file_path).removeprefix(SCHEME)
-                if named or completed.startswith(begun):
+                if is_named or completed.startswith(begun):
                     yield completed
 
 

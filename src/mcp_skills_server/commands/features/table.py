@@ -17,15 +17,7 @@ from mcp_skills_server.commands.features.records import (
 )
 from mcp_skills_server.commands.features.replicas import Replicas
 from mcp_skills_server.commands.features.services import HttpServices
-from mcp_skills_server.commands.fields import (
-    count,
-    flag,
-    many,
-    option,
-    seconds,
-    switch,
-    text,
-)
+from mcp_skills_server.commands.fields import count, flag, many, option, seconds, switch, text
 from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 from mcp_skills_server.errors import UsageError

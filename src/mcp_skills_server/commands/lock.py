@@ -33,6 +33,7 @@ from mcp_skills_server.provenance.updates import (
     without_hidden,
 )
 from mcp_skills_server.sources.kinds import kind_of
+from mcp_skills_server.sources.oci.reference import TAGS
 
 _DEFAULT: Final = "skills.lock"
 
@@ -188,8 +189,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> int:
         return int(is_new)
     entries: list[LockedSource] = []
     for change, part in zip(changes, chosen, strict=True):
-        keeps_history = kind_of(change.source.given).keeps_history
-        entries += change.entries(part.kinds, keeps_history=keeps_history)
+        entries += change.entries(part.kinds, keeps_history=_keeps_history(change.source))
     kept, hidden = without_hidden(merge_entries(entries))
     for line in hidden:
         remark(f"not locked: {line}")
@@ -284,7 +284,7 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
 
 def _differences_since(change: SourceChange, options: SignedRootOptions) -> Iterable[Difference]:
     source, kinds = change.source, change.kinds
-    if kinds and kind_of(source.given).keeps_history:
+    if kinds and _keeps_history(source):
         (before,) = _open_sources([source.given], options, source.revision)
         yield from _between(before, change.offer, kinds)
         return
@@ -293,6 +293,11 @@ def _differences_since(change: SourceChange, options: SignedRootOptions) -> Iter
             yield from _between(None, change.offer, [skill])
         else:
             yield Difference(skill, kind, (), ("the source no longer has the locked text",))
+
+
+def _keeps_history(source: LockedSource) -> bool:
+    """Tell whether earlier revisions of a source can be fetched."""
+    return kind_of(source.given).keeps_history and not source.revision.startswith(TAGS)
 
 
 def _between(

@@ -12,6 +12,8 @@ from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.sources import addresses
 
 LATEST: Final = "latest"
+TAGS: Final = "tags:"
+"""Prefix of a revision of all tags of a repository, whose earlier states are not kept."""
 _SCHEMES: Final = {"oci://": "https", "oci+http://": "http"}
 _REGISTRY: Final = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"

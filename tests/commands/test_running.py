@@ -128,6 +128,6 @@ def test_ui_explains_its_one_time_address_and_how_to_end(tmp_path: Path) -> None
         assert process.communicate(timeout=DEADLINE) == ("", "") and process.returncode == 0
     assert address.startswith("http://127.0.0.1:")
     assert hints == [
-        "mcp-skills-server: this address lets in one browser, once; start the command again for another\n",
+        "mcp-skills-server: this address lets in one browser, once; the page has a button for another\n",
         "mcp-skills-server: Ctrl-C ends it\n",
     ]

@@ -45,6 +45,12 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
             unused = _unnamed_files(_texts(registry, skill, skill.files), unused)
         if unused:
             problems.append(_unused_files(unused).at(_place(registry, skill), skill.path))
+    return [*problems, *overlap_notes(registry, usable)]
+
+
+def overlap_notes(registry: Registry, usable: Sequence[Skill]) -> list[Problem]:
+    """Return the notes on skills that a model may take for each other, copies among them."""
+    problems: list[Problem] = []
     nearest: dict[Skill, tuple[Skill, float]] = {}
     counts: Counter[Skill] = Counter()
     for skill, near in pairs(usable, _COLLIDES):  # most similar first

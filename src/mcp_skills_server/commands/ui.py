@@ -71,7 +71,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     def listening(url: str) -> None:
         address = f"http://{url}/ui/enter?once={secret}"
         say(address)
-        remark("this address lets in one browser, once; start the command again for another")
+        remark("this address lets in one browser, once; the page has a button for another")
         remark("Ctrl-C ends it")
         if options.open_page:
             # may block until the browser ends

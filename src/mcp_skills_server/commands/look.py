@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +38,7 @@ from mcp_skills_server.commands.printing import (
 from mcp_skills_server.errors import listed
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.uris import uri
+from mcp_skills_server.installation import shell_command
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation.explanations import EXPLANATIONS
@@ -130,7 +130,7 @@ def remark_problems(registry: Registry) -> None:
     """Print on stderr the number of problems of checked skills, and the command to list them."""
     summary = registry.checks.survey(registry.snapshot).summary
     if summary:
-        roots = " ".join(shlex.quote(root.shown) for root in registry.roots)
+        roots = shell_command([root.shown for root in registry.roots])
         remark(f"{summary}; 'mcp-skills-server validate {roots}' shows each")
 
 

@@ -317,7 +317,7 @@ def package(context: click.Context, options: PackageOptions, roots: tuple[str, .
     if not is_bundle and os.path.lexists(output):
         hint = "already exists; give another folder, or remove it"
         raise UsageError(f"--output {printable(output)}: {hint}")
-    skills = _packaged_files(options, roots) if roots else {}
+    skills = _packaged_files(options, roots)
     with writing(f"--output {output}", "give another path"):
         if is_bundle:
             raw = packages.bundle(skills, name, version, *_own_program())
@@ -362,9 +362,11 @@ def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
 
 def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
     """Return the files of each skill by name, without those of skills nested in it."""
+    skills: dict[str, Files] = {}
+    if not given:
+        return skills
     nothing = "nothing was written; correct this, or take the rest with --allow-partial"
     publication, published = _packable(given, options, nothing, left_out="not packaged")
-    skills: dict[str, Files] = {}
     for name, skill in published.items():
         inside = tuple(f"{nested}/" for nested in skill.skill.nested)
         files = publication.unpacked(skill)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.hosts.table import HOSTS
+from mcp_skills_server.installation import shell_command
 from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.validation import rules
 from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENCE, SKILL
@@ -61,7 +61,7 @@ def say_folders() -> None:
         return
     say("Skills on this machine:", err=True)
     for folder, count in folders.items():
-        command = f"{_PROGRAM} install HOST {shlex.quote(str(folder))}"
+        command = shell_command([_PROGRAM, "install", "HOST", str(folder)])
         say(f"  {plural(count, 'skill'):>12}  {command}", err=True)
 
 
@@ -116,7 +116,7 @@ def new(options: NewOptions, name: str) -> None:
         raise UsageError(f"{shown} exists already; choose another name or --directory")
     with writing(shown, "choose another --directory"):
         write_folder(folder, {path: (text.encode(), False) for path, text in files.items()})
-    check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
+    check = shell_command([_PROGRAM, "validate", shown, "--strict"])
     remark(f"made {shown} with {' and '.join(files)}")
     remark(f"next, fill in {SKILL_MD} there and run: {check}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
-from mcp_skills_server.installation import start_command
+from mcp_skills_server.installation import shell_command, start_command
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
@@ -103,7 +102,7 @@ def page(request: Request, ctx: Context) -> Response:
         template,
         query=query,
         page_size=PAGE_SIZE,
-        new=shlex.join(new) if own else "",
+        new=shell_command(new) if own else "",
         off=off,
         facets=_facets_of(ctx, survey),
         **listing,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,14 +35,14 @@ _PROGRAM: Final = "mcp-skills-server"
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
 
-def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
-    """Return the usual skill folders below these places, with the number of skills in each."""
+def skill_folders() -> dict[Path, int]:
+    """Return the usual skill folders of the user and the project, with their numbers of skills."""
     usual = dict.fromkeys(
         [*(native for host in HOSTS.values() for native in host.native), *_OTHERS]
     )
     folders: dict[Path, int] = {}
     seen: set[str] = set()
-    for parent in dict.fromkeys(places):
+    for parent in dict.fromkeys((Path(os.path.expanduser("~")), Path.cwd())):
         for name in usual:
             folder = parent / name
             real = os.path.realpath(folder)
@@ -55,7 +54,7 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
 
 def say_folders() -> None:
     """Print on stderr the skill folders of this machine, each with the command to install it."""
-    folders = skill_folders((Path(os.path.expanduser("~")), Path.cwd()))
+    folders = skill_folders()
     if not folders:
         say(f"No skills in the usual folders. Begin with one: {_PROGRAM} new my-skill", err=True)
         return
@@ -63,6 +62,21 @@ def say_folders() -> None:
     for folder, count in folders.items():
         command = shell_command([_PROGRAM, "install", "HOST", str(folder)])
         say(f"  {plural(count, 'skill'):>12}  {command}", err=True)
+
+
+def usual_roots() -> tuple[str, ...]:
+    """Return the usual skill folders, for a command without a ROOT, and name them on stderr.
+
+    Raises:
+        UsageError: none of them has a skill.
+    """
+    folders = skill_folders()
+    if not folders:
+        hint = "give a ROOT, a folder of skills, or begin one with 'new'"
+        raise UsageError(f"there are no skills in the usual folders; {hint}")
+    counted = [f"{folder} ({plural(count, 'skill')})" for folder, count in folders.items()]
+    remark(f"no ROOT is given; taking the usual folders: {printable(', '.join(counted))}")
+    return tuple(map(str, folders))
 
 
 _WELCOME: Final = f"""\

@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from commands.calls import exit_code, invoke, names_served, opened, refusal
+from dispatching import local_serving
 from mcp_skills_server.provenance.lock import read
 from sources.fetching import listed_names
 from sources.hostile import mcp_server
@@ -337,7 +338,7 @@ def test_command_of_the_command_line_is_served_as_locked(team: Path) -> None:
     given = mcp_server(team, {"good": {"SKILL.md": skill_md("good")}})
     assert exit_code(run("lock", given)) == 0
     options = ("--lock", team / "skills.lock", "--cache-dir", team / "cache", "--first-load", "60")
-    with serving(*options, given) as wire:
+    with local_serving(*options, given) as wire:
         assert listed_names(wire) == ["good"]
 
 

@@ -176,11 +176,11 @@ def _check_base(url: str) -> None:
 
 
 def _packable(
-    roots: Sequence[str], options: PackOptions, nothing: str, *, left_out: str
+    roots: Sequence[str], options: PackOptions, refusal: str, *, left_out: str
 ) -> tuple[Publication, dict[str, Published]]:
     """Return the packable skills by name. Exit with 1 if one is not, without --allow-partial.
 
-    `left_out` is the remark on each skill that cannot be packed, `nothing` that before the exit.
+    `left_out` is the remark on each skill that cannot be packed, `refusal` that before the exit.
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
@@ -188,7 +188,7 @@ def _packable(
     lost = [*_unfetched(registry), *edition.left_out]
     _report_left_out(lost, left_out)
     if lost and not options.allow_partial:
-        remark(nothing)
+        remark(refusal)
         raise click.exceptions.Exit(1)
     if not edition.skills:
         raise UsageError("no skill can be packed; 'validate' says what is wrong with each")
@@ -317,7 +317,9 @@ def package(context: click.Context, options: PackageOptions, roots: tuple[str, .
     if not is_bundle and os.path.lexists(output):
         hint = "already exists; give another folder, or remove it"
         raise UsageError(f"--output {printable(output)}: {hint}")
-    skills = _packaged_files(options, roots)
+    skills: Mapping[str, Files] = {}
+    if roots:
+        skills = _packaged_files(options, roots)
     with writing(f"--output {output}", "give another path"):
         if is_bundle:
             raw = packages.bundle(skills, name, version, *_own_program())
@@ -362,11 +364,9 @@ def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
 
 def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
     """Return the files of each skill by name, without those of skills nested in it."""
+    refusal = "nothing was written; correct this, or take the rest with --allow-partial"
+    publication, published = _packable(given, options, refusal, left_out="not packaged")
     skills: dict[str, Files] = {}
-    if not given:
-        return skills
-    nothing = "nothing was written; correct this, or take the rest with --allow-partial"
-    publication, published = _packable(given, options, nothing, left_out="not packaged")
     for name, skill in published.items():
         inside = tuple(f"{nested}/" for nested in skill.skill.nested)
         files = publication.unpacked(skill)

@@ -143,9 +143,10 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     while (error := _syntax_error(rest)) is not None:
         if not rest.field_line or len(repairs) == _MAX_REPAIRS:
             return reader, None
+        # `rest` begins at `lines[start]` and numbers its first line 2, as all frontmatter
         line = start + (error.line or rest.field_line)
         start += rest.field_line - 2
-        is_first = start not in repairs
+        is_first = start not in repairs  # a field that quotes did not repair is left out
         repair = _repair(lines, start, rest.field, error._replace(line=line), is_first=is_first)
         if repair is None:
             advised = _quoted_field(lines[start : _field_end(lines, start)], start + 2, error)

@@ -151,7 +151,8 @@ async def demo(folder: Path) -> None:
         title("6. A host that knows tools only: what its model reads unasked")
         unasked = client.instructions or ""
         lines = unasked.splitlines()
-        show(lines[:8])
+        show([line for line in lines if line][:4])
+        show(["...", *(line for line in lines if line.startswith("- csv-profiling:")), "..."])
         print(f"   {len(lines)} lines, {len(unasked):,} characters in all: names and descriptions, and no skill's text")
 
         title("7. Somebody asks:  Which columns of sales.csv have gaps?")

@@ -103,7 +103,7 @@ OF_GROUPS = {"--root", "--scripts", "--group", "--expires", "--message", "--dige
 
 
 @each_row(("page", "wanted"), [
-    ("README.md", ["list", "validate", "install", "new"]), ("docs/index.md", ["validate", "install"]),
+    ("README.md", ["list", "list", "validate", "install", "new"]), ("docs/index.md", ["validate", "install"]),
     ("docs/tutorial.md", ["new", "validate", "show", "install", "install"]),
 ])  # fmt: skip
 def test_commands_of_readme_and_tutorial_run_in_order(page: str, wanted: list[str], tmp_path: Path) -> None:

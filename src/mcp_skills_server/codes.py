@@ -124,10 +124,10 @@ CODES: dict[str, Code] = {
     "lock-missing": _fatal("", "review it with 'diff', then accept it with 'update'"),
     "lock-differs": _fatal("", "review it with 'diff', then move the pin with 'update'"),
     "signature-missing": _fatal(
-        "", "have its author sign it with 'sign', or serve it without --require-signature"
+        "", "have its author sign it, or serve it without the rule that requires a signature"
     ),
     "signature-invalid": _fatal(
-        "", "ask its author which key signed it; give that key only if you trust it"
+        "", "ask its author which key or identity signed it; require that only if you trust it"
     ),
     "signature-files": _fatal(
         "", "it was changed after it was signed: fetch it again, or have its author sign it"

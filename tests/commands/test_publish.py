@@ -176,7 +176,10 @@ def test_bundle_has_required_fields_and_starts_with_its_skills(tmp_path: Path) -
     assert manifest["server"]["type"] == "uv"
     assert (tmp_path / "unpacked" / manifest["server"]["entry_point"]).is_file()
     project = tomllib.loads((tmp_path / "unpacked/pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["dependencies"] == [f"mcp-skills-server=={mcp_skills_server.__version__}"]
+    # The server is in the bundle: its name on an index could be anyone's.
+    needs = " ".join(project["dependencies"])
+    assert "uvicorn>=" in needs and "mcp-skills-server" not in needs and "pytest" not in needs
+    assert (tmp_path / "unpacked/src/mcp_skills_server/schemas").is_dir()
     wire = Wire([sys.executable, str(tmp_path / "unpacked/src/server.py")])
     try:
         wire.open()
@@ -205,16 +208,17 @@ def test_bundle_passes_the_validator_of_its_format(tmp_path: Path) -> None:
 
 
 def test_bundle_is_reproducible_and_keeps_file_modes(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
+    for folder, name in (("one", "one.mcpb"), ("two", "two.MCPB")):
         skill = write_skill(tmp_path / folder / "skills" / "a", scripts__run_sh="#!/bin/sh\n")
         (skill / "scripts/run.sh").chmod(0o755)
-        assert run("package", skill.parent, "--output", tmp_path / f"{folder}.mcpb").returncode == 0
-    assert (tmp_path / "one.mcpb").read_bytes() == (tmp_path / "two.mcpb").read_bytes()
+        assert run("package", skill.parent, "--output", tmp_path / name).returncode == 0
+    assert (tmp_path / "one.mcpb").read_bytes() == (tmp_path / "two.MCPB").read_bytes()
     with zipfile.ZipFile(tmp_path / "one.mcpb") as archive:
         members = archive.infolist()
         manifest = archive.read("manifest.json")
     assert {each.date_time for each in members} == {(1980, 1, 1, 0, 0, 0)}
-    assert {each.filename: each.external_attr >> 16 for each in members} == {
+    modes = {each.filename: each.external_attr >> 16 for each in members}
+    assert {name: mode for name, mode in modes.items() if not name.startswith("src/mcp_skills_server/")} == {
         "manifest.json": 0o100644,
         "pyproject.toml": 0o100644,
         "skills/a/SKILL.md": 0o100644,
@@ -224,6 +228,25 @@ def test_bundle_is_reproducible_and_keeps_file_modes(tmp_path: Path) -> None:
     assert manifest.startswith(b'{\n  "manifest_version": "0.4",\n  "name": "skills",\n')
     assert manifest.endswith(b"}\n")
     assert json.loads(manifest)["description"] == "1 Agent Skill"
+
+
+def test_bundle_without_a_root_has_its_user_choose_folders(tmp_path: Path) -> None:
+    done = run("package", "--output", tmp_path / "s.mcpb")
+    assert done.returncode == 0 and "wrote the bundle agent-skills with a choice of folders" in done.stderr, done.stderr
+    with zipfile.ZipFile(tmp_path / "s.mcpb") as archive:
+        archive.extractall(tmp_path / "unpacked")
+    manifest = json.loads((tmp_path / "unpacked/manifest.json").read_bytes())
+    folders = manifest["user_config"]["folders"]
+    assert (folders["type"], folders["multiple"], folders["required"]) == ("directory", True, True)
+    assert manifest["server"]["mcp_config"]["args"][-1] == "${user_config.folders}"
+    write_skill(tmp_path / "two" / "other")
+    wire = Wire([sys.executable, str(tmp_path / "unpacked/src/server.py"), str(FIXTURES), str(tmp_path / "two")])
+    try:
+        wire.open()
+        assert len(wire.every_skill()) == 18
+    finally:
+        wire.kill()
+    assert run("package", "--output", tmp_path / "folder").returncode == 2
 
 
 def test_plugin_matches_its_schemas_with_and_without_a_server(tmp_path: Path) -> None:
@@ -257,6 +280,8 @@ def test_invalid_package_is_reported_and_not_written(tmp_path: Path) -> None:
             done = run("package", root, "--output", made, "--allow-partial", *wrong)
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert not made.exists()
+    done = run("package", root, "--output", tmp_path / "out.mcpb", "--allow-partial", "--server")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "leave it out" in done.stderr
     (tmp_path / "empty").mkdir()
     assert run("package", tmp_path / "empty", "--output", output).returncode == 2
     output.mkdir()

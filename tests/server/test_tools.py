@@ -222,27 +222,29 @@ def test_options_prefer_a_tag_and_load_dependencies(tmp_path: Path) -> None:
     ):
         with local_serving(tmp_path, *options, "--catalog-chars", "1500", era="modern", opened=False) as wire:
             assert ("\n- s70: " in wire.open()["instructions"]) is bool(options)
+            assert wire.every_skill()[0]["name"] == ("s70" if options else "s0")
             assert active(wire.call("skills_load", names=["s70"])) == loaded
 
 
-def test_recently_loaded_skills_are_described_first(tmp_path: Path) -> None:
+def test_recently_loaded_skills_are_listed_and_described_first(tmp_path: Path) -> None:
     for number in range(60):
         description = f"{'Does much. ' * 40}Use when {number} is there."
         write_skill(tmp_path / "skills" / f"s{number}", description=description)
     database = tmp_path / "usage.db"
     options = ("--usage", f"sqlite:{database}", "--catalog-chars", "1500")
 
-    def described_skills() -> list[str]:
+    def described_skills(first: str = "s0") -> list[str]:
         with local_serving(tmp_path / "skills", *options, era="modern", opened=False) as wire:
+            assert wire.every_skill()[0]["name"] == first
             return re.findall(r"^- (s\d+): Use when", wire.open()["instructions"], re.MULTILINE)
 
     before = described_skills()
     assert before
-    other = next(f"s{number}" for number in range(60) if f"s{number}" not in before)
+    other = next(f"s{number}" for number in range(1, 60) if f"s{number}" not in before)
     now = time.time()
     loads = {Count(day_of(now), "load", other, "", "", "", "tools", str(tmp_path / "skills")): Tally(1, now)}
     UsageStore(str(database)).add(Batch(loads, questions={}))
-    assert other in described_skills()
+    assert other in described_skills(first=other)
 
 
 def test_result_counts_skills_added_and_removed_since_the_list(folder: Path, era: Era) -> None:

@@ -31,7 +31,7 @@ _MAX_BRACKETS: Final = 2_000
 
 None of 911 real bodies comes near either bound. References beyond a bound are not found.
 """
-_MAX_HEADING_CHARACTERS: Final = 1_024
+_MAX_HEADING: Final = 1_024
 _MAX_HEADINGS_SEARCHED: Final = 65_536
 _MAX_HEADINGS: Final = 40
 _MAX_HEADINGS_LENGTH: Final = 2_000
@@ -240,10 +240,7 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
             continue
         if match[1]:
             if not fence:
-                yield (
-                    len(match[1]),
-                    body[match.end(1) : match.end()].strip()[:_MAX_HEADING_CHARACTERS],
-                )
+                yield len(match[1]), body[match.end(1) : match.end()].strip()[:_MAX_HEADING]
             continue
         if match[2]:
             if not fence:
@@ -260,9 +257,7 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
         elif ticks:
             fence = ticks[0]
         elif _UNDERLINE.match(line):
-            before = body[body.rfind("\n", 0, match.start()) + 1 : match.start()][
-                :_MAX_HEADING_CHARACTERS
-            ]
+            before = body[body.rfind("\n", 0, match.start()) + 1 : match.start()][:_MAX_HEADING]
             if before and not before.startswith(_NO_PARAGRAPH):
                 yield 1 if text[0] == "=" else 2, before
 

@@ -129,8 +129,8 @@ def read(
     """
     problems: list[Problem] = []
     if raw is None:
-        return _result(_synthesised(frontmatter, path, problems), True, problems)
-    made = _synthesised(frontmatter, path, [])
+        return _result(_derive(frontmatter, path, problems), True, problems)
+    made = _derive(frontmatter, path, [])
     given = _load(raw, problems)
     if given is None:
         return Findings(None, tuple(problems))
@@ -150,9 +150,7 @@ def _result(fields: Mapping[str, Json], synthesised: bool, problems: list[Proble
 # From the frontmatter
 
 
-def _synthesised(
-    frontmatter: Mapping[str, Json], path: str, problems: list[Problem]
-) -> dict[str, Json]:
+def _derive(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> dict[str, Json]:
     *above, last = path.split("/")
     written = _field(frontmatter, "version")
     version = parse_version(written or "")

@@ -31,13 +31,13 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime as tool_dialect
 from mcp_skills_server.dialects.dialect import is_initial
 from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.format import cursors
+from mcp_skills_server.format import cursors, uris
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, uri
 from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import prompts, resources, sdk
+from mcp_skills_server.server import listing, prompts, resources, sdk
 from mcp_skills_server.server.attachment import Attachment, server_features
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Settings
@@ -249,10 +249,7 @@ class MergedHandlers:
         }
         if _CALL in ours and self._tool_skills:
             ours[_CALL] = self._call_our_tool
-        ours |= {
-            "resources/subscribe": self._subscribe,
-            "resources/unsubscribe": self._unsubscribe,
-        }
+        ours |= {"resources/subscribe": self._subscribe, "resources/unsubscribe": self._unsubscribe}
         for method, handler in ours.items():
             if method in _LISTS:
                 self._add_list(method, _LISTS[method], handler)
@@ -394,9 +391,14 @@ class MergedHandlers:
 
     def _pointer(self, ctx: Context, skill: str) -> str:
         """Return the line that tells a model to load the skill of a tool, by URI."""
-        settings, (client, extensions) = self._attachment.settings, sdk.host_of(ctx)
+        settings, view = self._attachment.settings, self._view(ctx)
+        host = listing.host_listing(view.skill_set, settings, *sdk.host_of(ctx))
+        served = uris.find(view.snapshot, skill, settings.least)
+        is_shown = (
+            host is not None and served is not None and served[0].path in host.shown(view.snapshot)
+        )
         line = f"The skill {skill} explains this tool: load it"
-        if settings.tools and settings.spoken.native_standing(client, extensions) is None:
+        if settings.tools and not is_shown:
             line += f" with {tool_dialect.LOAD}"
         return f"{line}."
 

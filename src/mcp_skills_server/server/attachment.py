@@ -27,7 +27,7 @@ from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import notify, prompts, resources, skills
+from mcp_skills_server.server import listing, notify, prompts, resources, skills
 from mcp_skills_server.server.notify import Notice, Notifier, Peer, RecentNotifications
 from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
 from mcp_skills_server.server.tools import Tools
@@ -208,7 +208,7 @@ class Attachment:
         """Advertise our capabilities and instructions in a handshake's result.
 
         Without grants this waits for a moment at most. The instructions of the server to which this
-        is attached come first. A host that lists skills natively gets none of ours.
+        is attached come first. Ours do not name the skills that the host shows by itself.
         """
         settings = self.settings
         capabilities = settings.spoken.with_capabilities(result.get("capabilities") or {})
@@ -219,11 +219,13 @@ class Attachment:
         if settings.tools and runtime.apps.is_declared(extensions):
             _merge(capabilities, "extensions", {runtime.apps.EXTENSION: {}})
         instructions = pending = None
-        if settings.tools and settings.spoken.native_standing(client, extensions) is None:
+        if settings.tools:
             await self.wait_for_listable()
             skill_set = self.views.for_principal(principal)
-            instructions = self.tools.instructions(skill_set, client)
-            pending = runtime.unread_notice(skill_set.unread_sources())
+            host = listing.host_listing(skill_set, settings, client, extensions)
+            instructions = self.tools.instructions(skill_set, host, client)
+            if host is None:
+                pending = runtime.unread_notice(skill_set.unread_sources())
         text = "\n\n".join(filter(None, (result.get("instructions"), instructions, pending)))
         return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}
 

@@ -15,9 +15,9 @@ from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.model import MAX_PATH, Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import MAX_PATH, Changes, Json, Skill, Snapshot
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server import requests
+from mcp_skills_server.server import listing, requests
 from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 
 _CURSOR: Final = "prompts"
@@ -27,14 +27,14 @@ _MAX_NAMED: Final = 10
 async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """Return a page of the skills that a user may start, in path order (`prompts/list`).
 
-    A host that lists skills natively gets prompts only for the other skills.
+    A host that shows skills by itself gets prompts only for the other skills.
     """
     after = cursors.start_key(params, _CURSOR)
-    elsewhere = settings.spoken.native_standing(caller.client, caller.extensions)
-    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
+    host = listing.host_listing(view.skill_set, settings, caller.client, caller.extensions)
+    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, host)
     page = requests.cached_page(view.snapshot, *key)
     if page is None:
-        page = _page(view.snapshot, settings, after, elsewhere)
+        page = _page(view.snapshot, settings, after, host)
         requests.cache_page(page, view.snapshot, *key)
     result = prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
     return requests.with_unread(result, view)
@@ -64,7 +64,7 @@ async def get_prompt(
     values = arguments.values_of(_declared(skill), given, name)
     typed = arguments.typed_values(skill.frontmatter, values)
     if _is_free(skill):
-        typed = {arguments.ALL: values.pop(prompts.ARGUMENTS)}
+        typed = {arguments.ALL: values.pop(prompts.FREE_ARGUMENT)}
     text, is_used = arguments.substitute(body.text, values, typed, name)
     # what a user typed is appended to instructions that have no placeholder for it
     appended = "" if is_used else typed.get(arguments.ALL, "")
@@ -121,11 +121,12 @@ def changed(changes: Changes, settings: Settings) -> bool:
 
 
 def _page(
-    snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: Standing | None
+    snapshot: Snapshot, settings: Settings, after: str | None, host: listing.HostListing | None
 ) -> Page:
     offered = _offered(snapshot, settings, after)
-    if elsewhere is not None:
-        offered = (skill for skill in offered if skill.standing < elsewhere)
+    if host is not None:
+        shown = host.shown(snapshot)
+        offered = (skill for skill in offered if skill.path not in shown)
     page = list(islice(offered, settings.prompt_page_size))
     kept = first_page(page, entry_bytes)
     more = None

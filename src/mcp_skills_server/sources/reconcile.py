@@ -24,13 +24,7 @@ from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.folder import (
-    ConflictError,
-    FetchedFolder,
-    SkillState,
-    Staged,
-    check,
-)
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState, Staged, check
 from mcp_skills_server.sources.records import (
     Extent,
     IndexRecord,
@@ -248,11 +242,7 @@ class Reconciler:
         index, known = self._plan.index, self._known
         # Clear the revision and keep the history: a kill leaves neither revision complete.
         begun = replace(
-            known,
-            given=index.given,
-            revision="",
-            wanted=self._ever_wanted,
-            history=index.history,
+            known, given=index.given, revision="", wanted=self._ever_wanted, history=index.history
         )
         if begun != known:
             try:

@@ -73,7 +73,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "lock-missing": ("a skill that the lock file does not name", "Only what was reviewed and locked is served."),
     "lock-differs": ("a skill that differs from what was locked", "Only what was reviewed and locked is served."),
     "signature-missing": ("a skill without the signature that is required", "No author vouches for it."),
-    "signature-invalid": ("a signature by none of the given keys", "Another person made or changed it."),
+    "signature-invalid": ("a signature by no key or identity that is required", "Another person made or changed it."),
     "signature-files": ("files that differ from what was signed", "They were changed afterwards."),
     "signature-expired": ("a signature by a certificate that is not valid now", "Its owner may have revoked it."),
     "source-refused": ("a skill that its source cannot verify", "Its bytes are not those that were announced."),
@@ -179,10 +179,10 @@ _EFFECT: Final = {
 
 def markdown(code: str) -> str:
     """Return the explanation, fix, severity and effect of a code as a section of Markdown."""
-    row, words = CODES[code], EXPLANATIONS[code]
-    parts = [f"## {code}", f"{words.what[0].upper()}{words.what[1:]}. {words.why}"]
-    if words.example:
-        parts.append("\n".join(f"    {line}" for line in words.example.split("\n")))
+    row, (what, why, example) = CODES[code], EXPLANATIONS[code]
+    parts = [f"## {code}", f"{what[0].upper()}{what[1:]}. {why}"]
+    if example:
+        parts.append("\n".join(f"    {line}" for line in example.split("\n")))
     fix = f"{row.hint[0].upper()}{row.hint[1:]}"
     cites = f" Rule {row.cites} of docs/requirements.md." if row.cites else ""
     parts.append(f"Fix: {fix}. Severity: {row.severity}. {_EFFECT[row.allows]}{cites}")

@@ -188,12 +188,7 @@ class McpEndpoint:
         await _answer(session, message, client, receive, reply)
 
     async def _answer_legacy(
-        self,
-        message: Message,
-        headers: Headers,
-        client: Requester,
-        receive: Receive,
-        reply: Reply,
+        self, message: Message, headers: Headers, client: Requester, receive: Receive, reply: Reply
     ) -> None:
         is_handshake = message.kind == "request" and message.fields["method"] == INITIALIZE
         if message.kind == "request" and not is_handshake:

@@ -15,14 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.format.archive.tar import (
-    GZIP,
-    XZ,
-    fits_ustar,
-    is_tar,
-    read_tar,
-    write_tar,
-)
+from mcp_skills_server.format.archive.tar import GZIP, XZ, fits_ustar, is_tar, read_tar, write_tar
 from mcp_skills_server.format.archive.tree import (
     ArchiveRefusedError,
     Files,

@@ -64,11 +64,7 @@ class Outcome:
 
 
 def outcome_of(
-    path: str,
-    ended: ProcessResult,
-    remarks: str,
-    sandbox: Bubblewrap | None,
-    files: OutputFiles,
+    path: str, ended: ProcessResult, remarks: str, sandbox: Bubblewrap | None, files: OutputFiles
 ) -> Outcome:
     """Return the outcome of a run, with the server's remarks appended to stderr."""
     between = ""

@@ -24,12 +24,7 @@ from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.format.ignored import is_entered, is_ignored, summarize
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
-from mcp_skills_server.sources.git.repository import (
-    MAX_PATHS_BYTES,
-    Repository,
-    Tip,
-    TreeEntry,
-)
+from mcp_skills_server.sources.git.repository import MAX_PATHS_BYTES, Repository, Tip, TreeEntry
 from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root_name
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (

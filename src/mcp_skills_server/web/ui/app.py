@@ -33,7 +33,6 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
-from mcp_skills_server.proposals.approval import UnwritableError
 from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
@@ -45,9 +44,11 @@ from mcp_skills_server.web.part import REQUESTER, Part, requester
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.addresses import BASE, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
+from mcp_skills_server.web.ui.colours import changed_words, diff_lines
 from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
     catalogue,
+    files,
     history,
     live,
     model,
@@ -73,14 +74,13 @@ _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
 _MIN_COMPRESSED: Final = 1024
 """Responses of at least so many bytes are compressed."""
-_UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NOT_THERE: Final = (
     "There is no such page. Its skill may have been deleted, or you may not read it."
 )
 
 PageOf: TypeAlias = Callable[[Request, Context], Awaitable[Response]]
-FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], str]
-"""Handles a form in a thread, and returns the path of the view to redirect to."""
+FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], str | Response]
+"""Handles a form in a thread; returns the path of the view to redirect to, or the form again."""
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
     "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -119,8 +119,8 @@ class _PageView(NamedTuple):
 VIEWS: Final = (
     _PageView("/", _in_thread(catalogue.page), "Skills", "Skills"),
     _PageView("/skills/{path:path}", skill.page, "Skills"),
-    _PageView("/files/{path:path}", skill.file, "Skills"),
-    _PageView("/raw/{path:path}", skill.raw_file),
+    _PageView("/files/{path:path}", files.file, "Skills"),
+    _PageView("/raw/{path:path}", files.raw_file),
     _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),
     _PageView("/problems", problems.page, "Problems", "Problems"),
     _PageView("/proposals", _in_thread(proposals.page), "Proposals", "Proposals", review=True),
@@ -170,6 +170,8 @@ class WebPage:
             is_open=sessions.is_open,
             live=Live(settings.streams),
             activity=Activity(),
+            grants=lambda: views.grants,
+            principals=lambda: [token.admission.principal for token in sessions.policy.tokens],
         )
         self._sign_in = SignInEndpoints(sessions, self._site.templates)
 
@@ -280,11 +282,15 @@ class WebPage:
             ctx, fields = self._context(viewer.principal), await form_of(request)
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)
-            try:
-                address = await to_thread.run_sync(work, request, ctx, fields)
-                return RedirectResponse(base() + address, 303)
-            except (HTTPException, RequestError) as error:
-                return _refusal(ctx, error)
+            method = f"POST {BASE}/{request.url.path.rpartition(BASE)[2].split('/')[1]}"
+            who, client = viewer.principal, requester(request.scope).address
+            with events.Request(events.PAGE, method, principal=who, address=client) as event:
+                try:
+                    done = await to_thread.run_sync(work, request, ctx, fields)
+                except (HTTPException, RequestError) as error:
+                    event.outcome = "refused"
+                    return _refusal(ctx, error)
+            return RedirectResponse(base() + done, 303) if isinstance(done, str) else done
 
         return answer
 
@@ -319,8 +325,6 @@ def _message(ctx: Context, words: str, status: int) -> Response:
 def _refusal(ctx: Context, error: HTTPException | RequestError) -> Response:
     if isinstance(error, HTTPException):
         return _message(ctx, error.detail, error.status_code)
-    if isinstance(error, UnwritableError) and not ctx.is_admin:
-        return _message(ctx, _UNWRITABLE, 400)
     return _message(ctx, str(error), 503 if isinstance(error, UnreadableError) else 400)
 
 
@@ -368,12 +372,22 @@ def _templates() -> Environment:
     # Without `trim_blocks` and `lstrip_blocks`, which join the words before and after a line break.
     made = Environment(loader=loader, autoescape=True, undefined=undefined)
     filters = {"visible": visible, "marked": marked, "plain": plain}
-    filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment}
+    filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment, "day": _day}
     made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
-        skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE
+        skill_address=skill_address,
+        file_address=file_address,
+        token_rule=ESTIMATE_RULE,
+        changed_words=changed_words,
+        diff_lines=diff_lines,
     )
     return made
+
+
+def _day(seconds: float) -> Markup:
+    """Return a UTC day as HTML, which the page's script converts to the local one."""
+    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return Markup('<time datetime="{}" data-day>{}</time>').format(text, text[:10])
 
 
 def _moment(seconds: float | None) -> Markup:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from mcp_skills_server.access.grants import LOCAL, Grant
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View, permissions_of
 from mcp_skills_server.codes import unlisting_problem
@@ -19,7 +21,9 @@ from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
+from mcp_skills_server.telemetry.events import Use
 from mcp_skills_server.telemetry.usage import UsageRow
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.addresses import base
 from mcp_skills_server.web.ui.changes import Live
@@ -45,6 +49,8 @@ class SharedContext:
     is_open: bool  # needs no sign-in
     live: Live
     activity: Activity
+    grants: Callable[[], Sequence[Grant] | None]  # returns the grants in force; None without any
+    principals: Callable[[], Iterable[Principal]]  # returns those of the static tokens
     histories: Histories = field(default_factory=Histories)  # of fetched git repositories
 
 
@@ -122,6 +128,17 @@ class Context:
         """Return the response of a template, rendered with these values and `ctx`."""
         made = self.site.templates.get_template(template)
         return HTMLResponse(made.render(ctx=self, base=base(), **values), status)
+
+
+def emit_decision(request: Request, ctx: Context, use: Use, proposer: str = "") -> None:
+    """Emit what the viewer decided by a form."""
+    reviewer, label = LOCAL, ""
+    if ctx.principal is not None:
+        reviewer, label = ctx.principal.id, ctx.principal.label
+    address = requester(request.scope).address
+    ctx.runtime.events.emit_decision(
+        use, proposer=proposer, reviewer=reviewer, label=label, address=address
+    )
 
 
 def source_name(ctx: Context, root: int) -> str:

@@ -108,9 +108,9 @@ def _unused_files(unused: Sequence[str]) -> Problem:
 def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
     """Return the note that the descriptions of a skill and of `more + 1` others overlap."""
     others = f"{literal(other.path)} and {more} more" if more else literal(other.path)
-    words = f"{share:.0%} of the words that decide are also those of {others}"
+    fault = f"{share:.0%} of the words that decide are also those of {others}"
     name = literal(skill.name or skill.path)
-    return problem("description-overlap", f"{words}, which a model may take for {name}")
+    return problem("description-overlap", f"{fault}, which a model may take for {name}")
 
 
 def _words(text: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ class Changes:
     def files(self) -> frozenset[tuple[str, str]]:
         """(skill path, file path) of every file that was added, removed or changed."""
         old, new = _files_of(self.before), _files_of(self.after)
-        return frozenset(path for path in old | new if old.get(path) != new.get(path))
+        return frozenset(file for file in old | new if old.get(file) != new.get(file))
 
 
 def _files_of(skills: Mapping[str, Skill]) -> dict[tuple[str, str], SkillFile]:

@@ -100,8 +100,8 @@ class SignInEndpoints:
         is_private, viewer = self._sessions.is_private, await self._sessions.viewer(request)
         if not is_private or viewer is None or not is_of_own_page(request):
             return self._form(_FOREIGN_FORM, 403)
-        secret, own = self._sessions.new_one_time_secret(), f"http://{request.url.netloc}{base()}"
-        words = f"Open this address in it. It lets in once: {own}/enter?once={secret}"
+        secret, page = self._sessions.new_one_time_secret(), f"http://{request.url.netloc}{base()}"
+        words = f"Open this address in it. It lets in once: {page}/enter?once={secret}"
         return self.page("message.html", 200, title="Another browser", words=words)
 
     async def _redirect_to_issuer(self, request: Request) -> Response:

@@ -58,10 +58,7 @@ HEADINGS: Final = {
         "package": "publish.package",
         "sign": "sign.sign",
     },
-    "Other protocols": {
-        "rpc": "rpc.rpc",
-        "acp": "acp.acp",
-    },
+    "Other protocols": {"rpc": "rpc.rpc", "acp": "acp.acp"},
 }
 """The commands below each heading of the help, as `module.function` in `commands`."""
 COMMANDS: Final = {name: module for below in HEADINGS.values() for name, module in below.items()}

@@ -94,9 +94,8 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
         "version": mcp_skills_server.__version__,
         "rules": rules,
     }
-    results = [
-        _result(problem, codes.index(problem.code), fixed.get(problem)) for problem in reported
-    ]
+    ordered = [(problem, codes.index(problem.code)) for problem in reported]
+    results = [_result(problem, rule, fixed.get(problem)) for problem, rule in ordered]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -133,12 +132,10 @@ def _rule(code: str) -> dict[str, Any]:
 
 def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[str, Any]:
     artifact = {"uri": quote(_path(problem).replace("\\", "/")), "uriBaseId": _ROOT}
-    location: dict[str, Any] = {
-        "artifactLocation": artifact,
-        "region": {"startLine": problem.line or 1},
-    }
+    region = {"startLine": problem.line or 1}
     if problem.column is not None:
-        location["region"]["startColumn"] = problem.column
+        region["startColumn"] = problem.column
+    location = {"artifactLocation": artifact, "region": region}
     result: dict[str, Any] = {
         "ruleId": problem.code,
         "ruleIndex": rule,
@@ -149,9 +146,9 @@ def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[
     }
     if fixed is not None:
         before, after = fixed
-        region = {"startLine": 1, "startColumn": 1, "endLine": before.count("\n") + 1}
-        region["endColumn"] = len(before) - before.rfind("\n")
-        replacement = {"deletedRegion": region, "insertedContent": {"text": after}}
+        whole = {"startLine": 1, "startColumn": 1, "endLine": before.count("\n") + 1}
+        whole["endColumn"] = len(before) - before.rfind("\n")
+        replacement = {"deletedRegion": whole, "insertedContent": {"text": after}}
         changes = [{"artifactLocation": artifact, "replacements": [replacement]}]
         result["fixes"] = [{"description": {"text": problem.hint}, "artifactChanges": changes}]
     return result

@@ -150,9 +150,7 @@ class McpServer(ListedSource):
         return stdio_client(StdioServerParameters(command=program, args=arguments), errlog=errlog)
 
 
-def http_client(
-    url: str, token: str, *, connect_s: float, max_bytes: int
-) -> httpx2.AsyncClient:
+def http_client(url: str, token: str, *, connect_s: float, max_bytes: int) -> httpx2.AsyncClient:
     """Return an HTTP client that bounds the size of responses and rejects compressed ones.
 
     Requests to another origin, as after a redirect, are refused. GET requests are throttled: a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -66,13 +67,13 @@ class Dispatched(Connection):
 
     def __init__(self, attachment: Attachment, tasks: Any, alter: Alter) -> None:
         super().__init__(timeout_s=20)
-        self._notices, self._received = anyio.create_memory_object_stream[Json](100)
+        self._notices: asyncio.Queue[Json] = asyncio.Queue()
         self._session = McpSession(attachment, send=self._keep)
         self._tasks = tasks
         self._alter = alter
 
     async def _keep(self, method: str, params: Json | None) -> None:
-        await self._notices.send({"jsonrpc": "2.0", "method": method, "params": params})
+        self._notices.put_nowait({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def _messages(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
         sent = json.loads(dump(message))
@@ -85,7 +86,7 @@ class Dispatched(Connection):
         request: Any = self._session.start(decoded, LOCAL_REQUESTER, self._keep, is_shared=True)
         if sent["method"] == LISTEN:
             self._tasks.start_soon(self._session.answer, request)
-            answer = await self._received.receive()
+            answer = await self._notices.get()
         else:
             answer = json.loads((await self._session.answer(request)).raw)
             self._session.finish(request)
@@ -283,7 +284,7 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("MCP-15", answer(GET, lambda it: it.update(id=str(it["id"])))),
     ("MCP-15", answer(GET, set_to(jsonrpc="1.0"))),
     ("MCP-15", answer(GET, set_to(error={"code": -1, "message": "both"}))),
-    ("MCP-15 MCP-55", answer(READ, without("result"), GUIDE)),
+    ("MCP-15", answer(READ, lambda it: it.pop("result") and None, GUIDE)),
     ("MCP-15", answer("tools/list", lambda it: {"jsonrpc": "2.0", "id": it["id"], "error": {"code": "-1"}})),
     ("MCP-50", before(GET, b"Server is ready")),
     ("MCP-50", before(READ, b"[1]")),
@@ -307,7 +308,7 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("MCP-20 S40-24", error(GET, -32050, "skill://no-such")),
     ("MCP-3", error(DISCOVER, -32600, old=-32022)),
     ("MCP-3", lambda request, made: made.get("error", {}).pop("data", None) and None),
-    ("MCP-2", granting(DISCOVER, {})),
+    ("MCP-2", error(DISCOVER, -32600, old=-32602)),
     ("MCP-43", error("probe/no-such-method", -32602)),
     ("MCP-21", granting(LIST, {"skills": [], "ttlMs": 0, "cacheScope": "private"})),
     # what is declared
@@ -359,8 +360,8 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("S40-18", file(set_to(size="8"))),
     ("S40-18", file(without("size"))),
     ("S40-18", content(set_to(text="# Other\n"))),
-    ("S40-17 MCP-55", entry(lambda it: it["resources"].append({"uri": "skill://other/x.md", "digest": digest_of(b""), "size": 0}))),
-    ("S40-17 MCP-55", entry(lambda it: it["resources"].append({"uri": "skill://notes/%2e%2e/x.md", "digest": digest_of(b""), "size": 0}), NOTES)),
+    ("S40-17", entry(lambda it: it["resources"].append({"uri": "skill://other/x.md", "digest": digest_of(b""), "size": 0}))),
+    ("S40-17", entry(lambda it: it["resources"].append({"uri": "skill://notes/%2e%2e/x.md", "digest": digest_of(b""), "size": 0}), NOTES)),
     ("S40-23", result(GET, without("ttlMs"))),
     ("S40-23", result(GET, without("resultType"))),
     ("S40-23", result(GET, set_to(nextCursor="x"))),

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_skills_server.dialects.listed import EntryRefusedError, path_below
 from mcp_skills_server.dialects.sep2640 import EXTENSION
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.probe.connection import LEGACY, MODERN, Reply
@@ -180,10 +181,24 @@ def items_of(value: object) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def files_of(entry: Fields) -> list[Fields]:
-    """Return the files of an entry that have a URI."""
+def items_with_uri(entry: Fields) -> list[Fields]:
+    """Return the listed files of an entry that have a URI."""
     items = map(fields_of, items_of(entry.get("resources")))
     return [item for item in items if isinstance(item.get("uri"), str)]
+
+
+def files_of(entry: Fields) -> list[Fields]:
+    """Return the listed files of an entry that lie in its folder."""
+    return [item for item in items_with_uri(entry) if not outside(entry, item["uri"])]
+
+
+def outside(entry: Fields, uri: str) -> str:
+    """Return why a URI names no file in the folder of an entry, or ""."""
+    try:
+        path_below(entry["uri"].removesuffix(SKILL_MD), uri)
+    except EntryRefusedError as error:
+        return str(error)
+    return ""
 
 
 def folders_of(entry: Fields) -> set[str]:
@@ -192,7 +207,7 @@ def folders_of(entry: Fields) -> set[str]:
     folders = {base}
     for file in files_of(entry):
         folder = file["uri"].rpartition("/")[0]
-        while folder.startswith(f"{base}/"):
+        while folder != base:
             folders.add(folder)
             folder = folder.rpartition("/")[0]
     return folders

@@ -16,9 +16,7 @@ from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
 from mcp_skills_server.dialects.listed import (
     MAX_BYTES,
     MAX_FILES,
-    EntryRefusedError,
     is_same,
-    path_below,
 )
 from mcp_skills_server.errors import clipped, listed, quoted
 from mcp_skills_server.format import frontmatter
@@ -43,6 +41,8 @@ from mcp_skills_server.probe.answers import (
     files_of,
     folders_of,
     items_of,
+    items_with_uri,
+    outside,
 )
 from mcp_skills_server.probe.report import Verdicts
 from mcp_skills_server.server.eras import HEADER_MISMATCH, UNSUPPORTED_VERSION, Shape, shape_error
@@ -79,6 +79,7 @@ class Judge:
     def __init__(self, verdicts: Verdicts, *, is_modern: bool) -> None:
         self._judge = verdicts.judge
         self._is_modern = is_modern
+        self._frontmatters: dict[str, Fields] = {}
 
     def _shaped(self, rule: str, name: str, value: object, shape: Shape) -> bool:
         reason = shape_error(value, shape, "it")
@@ -118,8 +119,8 @@ class Judge:
         self._judge("MCP-34", not changes, f"{call.name}: it sent {listed(changes)}")
         self._judge("MCP-54", "notifications/message" not in notices, f"{call.name}: it sent a log")
         if type(call.code) is int:
-            is_own = -32099 <= call.code <= -32020 and call.code not in _DEFINED
             is_old = call.code in (NOT_FOUND, -32042)
+            is_own = -32099 <= call.code <= -32020 and call.code not in _DEFINED and not is_old
             self._judge("MCP-16", not is_old, f"{call.name}: error {call.code}")
             self._judge("MCP-20", not is_own, f"{call.name}: error {call.code}")
 
@@ -166,8 +167,7 @@ class Judge:
     def entries(self, items: Iterable[Any]) -> list[Fields]:
         """Judge the form of listed entries, and return those that can be judged further."""
         entries: dict[str, Fields] = {}
-        for item in items:
-            entry = fields_of(item)
+        for entry in filter(None, map(fields_of, items)):
             uri = str(entry.get("uri"))
             is_form = [self._shaped(rule, clipped(uri), entry, _ENTRY[rule]) for rule in _ENTRY]
             is_file = uri.endswith(f"/{SKILL_MD}")
@@ -184,12 +184,9 @@ class Judge:
         self._judge("S40-6", uri.startswith(SCHEME), uri)
         for address in {uri, *(file["uri"] for file in files)}:
             self._judge("S40-8", _URI.fullmatch(address), quoted(address))
-        for file in files:
-            try:
-                path_below(uri.removesuffix(SKILL_MD), file["uri"])
-                self._judge("S40-17", True, "")
-            except EntryRefusedError as error:
-                self._judge("S40-17", False, str(error))
+        for file in items_with_uri(entry):
+            reason = outside(entry, file["uri"])
+            self._judge("S40-17", not reason, reason)
             digest, size = file.get("digest"), file.get("size")
             is_form = is_digest(digest) and type(size) is int
             said = f"digest {quoted(str(digest))}, size {quoted(str(size))}"
@@ -236,6 +233,7 @@ class Judge:
             if row.cites in _FORMAT and row.allows is not Standing.VALID:
                 self._judge(row.cites, False, f"{uri}: {problem.message}")
         if own is not None:
+            self._frontmatters[uri] = own
             for rule in (rule for rule, key in _FORMAT.items() if key in own):
                 self._judge(rule, True, "")
             other = [
@@ -245,8 +243,10 @@ class Judge:
             ]
             self._judge("S40-13", not other, f"{uri}: other {listed(other)} than in SKILL.md")
 
-    def directory(self, entry: Fields, folder: str, items: Iterable[Any]) -> list[str]:
-        """Judge the children of a folder of a skill, and return the URIs of files among them."""
+    def directory(
+        self, entry: Fields, folder: str, items: Iterable[Any]
+    ) -> tuple[list[str], list[str]]:
+        """Judge the children of a folder of a skill, and return the files and folders among them."""
         children = {str(child.get("uri")): child for child in map(fields_of, items)}
         folders = {uri for uri in children if children[uri].get("mimeType") == FOLDER}
         inner = {uri for uri in folders_of(entry) if uri.rpartition("/")[0] == folder}
@@ -258,7 +258,10 @@ class Judge:
         self._judge("S40-27", not lacking, f"{folder}: {listed(lacking)} is missing")
         mistaken = sorted((inner & children.keys() - folders) | (files & folders))
         self._judge("S40-27", not mistaken, f"{folder}: the mimeType of {listed(mistaken)}")
-        return [uri for uri in children.keys() - folders if uri not in deep]
+        direct = [uri for uri in children if uri not in deep and uri not in inner]
+        return [uri for uri in direct if uri not in folders], [
+            uri for uri in direct if uri in folders
+        ]
 
     def completeness(self, entries: Sequence[Fields], served: Collection[str]) -> None:
         """Judge whether each entry has all files: those of nested skills, and the `served` ones."""
@@ -279,16 +282,15 @@ class Judge:
             is_good = count == 1 and _TOOL.fullmatch(name)
             self._judge("MCP-28", is_good, f"{quoted(name)}, {count} times")
 
-    def metadata(self, entries: Iterable[Fields], resources: Iterable[Any]) -> None:
-        """Judge the resources that are the SKILL.md of an entry."""
-        shown = {entry["uri"]: entry["frontmatter"] for entry in entries}
+    def metadata(self, resources: Iterable[Any]) -> None:
+        """Judge the resources that are a SKILL.md which was read."""
         for resource in map(fields_of, resources):
-            uri = str(resource.get("uri"))
-            if uri in shown:
-                wanted = {"mimeType": "text/markdown", **shown[uri]}
+            own = self._frontmatters.get(str(resource.get("uri")))
+            if own is not None:
+                wanted = {"mimeType": "text/markdown", **own}
                 named = [key for key in ("name", "description", "mimeType") if key in wanted]
                 other = [key for key in named if resource.get(key) != wanted[key]]
-                self._judge("S40-10", not other, f"{uri}: other {listed(other)}")
+                self._judge("S40-10", not other, f"{resource['uri']}: other {listed(other)}")
 
     def subscription(self, call: Call) -> None:
         """Judge the first message of a subscription."""

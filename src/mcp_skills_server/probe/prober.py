@@ -98,15 +98,16 @@ class Prober:
     async def _survey(self, capabilities: Fields, *, has_folders: bool) -> None:
         if not self._is_modern:
             await self._notify("notifications/initialized", {})
-        entries = self._judge.entries(await self._list(LIST))
+        entries = self._judge.entries(await self._list(LIST) or [])
         self.verdicts.skills = len(entries)
+        resources: list[Any] = []
         for capability in CAPABILITIES.keys() & capabilities.keys():
             for method in CAPABILITIES[capability]:
-                items = await self._list(method)
+                items = await self._list(method) or []
                 if method == "tools/list":
                     self._judge.names(items)
                 elif method == "resources/list":
-                    self._judge.metadata(entries, items)
+                    resources = items
         uri = entries[0]["uri"] if entries else ""
         files = [file["uri"] for file in files_of(entries[0])] if entries else []
         rows = [*refusals(uri, files, has_folders=has_folders)]
@@ -116,6 +117,7 @@ class Prober:
         for row in rows:
             self._judge.refused(await self._send(row.method, row.params, row.headers), row)
         await self._skills(entries, has_folders=has_folders)
+        self._judge.metadata(resources)
         self._left = max(self._left, 2)
         await self._subscribe(capabilities, uri)
 
@@ -144,13 +146,18 @@ class Prober:
         for file in files_of(entry):
             if (seen := self._read[file["uri"]]) is not None:
                 self._judge.file(file, *seen)
-        for folder in sorted(folders_of(entry) - self._listed) if has_folders else ():
-            self._listed.add(folder)
-            children = await self._list(DIRECTORY_READ, uri=folder)
-            self._served += self._judge.directory(entry, folder, children)
+        pending = sorted(folders_of(entry)) if has_folders else []
+        for folder in pending:  # it grows by folders without a listed file
+            if folder not in self._listed:
+                self._listed.add(folder)
+                children = await self._list(DIRECTORY_READ, uri=folder)
+                if children is not None:
+                    served, folders = self._judge.directory(entry, folder, children)
+                    self._served += served
+                    pending += folders
 
-    async def _list(self, method: str, **params: Any) -> list[Any]:
-        """Return the items of all pages. A cursor that comes back ends them."""
+    async def _list(self, method: str, **params: Any) -> list[Any] | None:
+        """Return the items of all pages; None if there is no list. A repeated cursor ends them."""
         shape: Any = SHAPES[method][1]
         (key,) = shape
         judge = self.verdicts.judge
@@ -168,6 +175,8 @@ class Prober:
                 break
             cursors.add(cursor)
             page = await self._ask(method, **params, cursor=cursor)
+        if not isinstance(fields_of(page.result).get(key), list):
+            return None
         if len(scopes) > 1 and self._is_modern and method != DIRECTORY_READ:
             judge("MCP-24", len(set(scopes)) == 1, f"{method}: {', '.join(sorted(set(scopes)))}")
         return items

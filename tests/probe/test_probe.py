@@ -24,9 +24,9 @@ from mcp_skills_server.dialects.jsonrpc import Message, decode_message, dump
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.probe import connection as connections
-from mcp_skills_server.probe.connection import Connection, HttpConnection, Reply
+from mcp_skills_server.probe.connection import Call, Connection, HttpConnection
 from mcp_skills_server.probe.prober import NotSpokenError, Prober
-from mcp_skills_server.probe.report import Verdicts, rules
+from mcp_skills_server.probe.rules import Verdicts, rules
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.dispatch import McpSession
@@ -75,9 +75,9 @@ class Dispatched(Connection):
     async def _keep(self, method: str, params: Json | None) -> None:
         self._notices.put_nowait({"jsonrpc": "2.0", "method": method, "params": params})
 
-    async def _messages(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
-        sent = json.loads(dump(message))
-        replaced = getattr(self._alter, "request", lambda it: it)(json.loads(dump(message)))
+    async def _messages(self, call: Call, headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
+        sent = json.loads(dump(call.message))
+        replaced = getattr(self._alter, "request", lambda it: it)(sent)
         decoded = decode_message(dump(replaced))
         assert isinstance(decoded, Message)
         if decoded.kind == "notification":

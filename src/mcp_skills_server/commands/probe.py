@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import anyio
 import click
@@ -24,19 +25,16 @@ from mcp_skills_server.commands.fields import (
 from mcp_skills_server.commands.look import say_problem
 from mcp_skills_server.commands.options import bearer_token
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
-from mcp_skills_server.errors import UsageError, plural
+from mcp_skills_server.errors import UsageError, plural, quoted
 from mcp_skills_server.model import Problem
-from mcp_skills_server.probe.connection import over_http, over_pipes
+from mcp_skills_server.probe.connection import MAX_ANSWER, HttpConnection, PipeConnection
 from mcp_skills_server.probe.prober import NotSpokenError, Prober
-from mcp_skills_server.probe.report import Verdicts, not_seen, problems_of, rules
+from mcp_skills_server.probe.rules import Verdicts, problems_of, rules
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.kinds import COMMAND
-from mcp_skills_server.sources.mcp import PREFIX, command_words, server_url
+from mcp_skills_server.sources.mcp import PREFIX, command_words, http_client, server_url
 
 _URL: Final = re.compile(r"(?:mcp\+)?https?://")
-_OF_A_RULE: Final = 5
-"""The most findings of a rule that are printed as text."""
-
 Form = Literal["text", "json", "junit", "sarif"]
 
 
@@ -71,57 +69,63 @@ def probe(options: ProbeOptions, target: str) -> int:
     else:
         url, words = "", command_words(target)
         label = COMMAND + os.path.basename(words[0])  # arguments may be secrets
-    verdicts, silent = anyio.run(_probe_eras, url, words, options)
+        if shutil.which(words[0]) is None:
+            raise UsageError(f"there is no program {quoted(words[0])}; install it")
+    verdicts: dict[str, Verdicts] = {}
+    silent: list[str] = []
+    for era in ("modern", "legacy"):
+        try:
+            verdicts[era] = anyio.run(_probe, url, words, era == "modern", options)
+        except NotSpokenError as error:
+            silent.append(f"{era} era: {error}")
     if not verdicts:
-        reasons = "; ".join(f"{era} era: {reason}" for era, reason in silent.items())
-        raise UsageError(f"{label}: no server of skills answers; {reasons}")
+        raise UsageError(f"{label}: no server of skills answers; {'; '.join(silent)}")
     problems = problems_of(verdicts, label)
     is_ok = not any(options.strict or problem.severity == "error" for problem in problems)
     _print(problems, verdicts, options.form, is_ok=is_ok)
     for era, own in verdicts.items():
-        remark(f"{era} era: {plural(own.requests, 'request')}, {plural(own.skills, 'skill')}")
         if own.stopped:
             remark(f"{era} era: {own.stopped}")
-    for era, reason in silent.items():
-        remark(f"{era} era: not spoken ({reason})")
+    for line in silent:
+        remark(f"not spoken: {line}")
     return int(not is_ok)
 
 
-async def _probe_eras(
-    url: str, words: Sequence[str], options: ProbeOptions
-) -> tuple[dict[str, Verdicts], dict[str, str]]:
-    """Return the verdicts by era, and the reasons why others are not spoken."""
-    token = bearer_token(options.token_env) if options.token_env else ""
-    verdicts: dict[str, Verdicts] = {}
-    silent: dict[str, str] = {}
-    most, timeout_s = options.max_requests, options.answer_timeout
-    for era in ("modern", "legacy"):
-        is_modern = era == "modern"
-        try:
-            if url:
-                connecting = over_http(url, token, is_modern=is_modern, timeout_s=timeout_s)
-            else:
-                connecting = over_pipes(words, timeout_s=timeout_s)
-            async with connecting as connection:
-                prober = Prober(connection, is_modern=is_modern, max_requests=most)
-                await prober.run()
-            if connection.ends_alone is not None:
-                fault = "it still ran 5 s after its stdin was closed"
-                prober.verdicts.judge("MCP-51", connection.ends_alone, fault)
-            verdicts[era] = prober.verdicts
-        except NotSpokenError as error:
-            silent[era] = str(error)
-    return verdicts, silent
+async def _probe(
+    url: str, words: Sequence[str], is_modern: bool, options: ProbeOptions
+) -> Verdicts:
+    timeout_s, most = options.answer_timeout, options.max_requests
+    if url:
+        token = bearer_token(options.token_env) if options.token_env else ""
+        async with http_client(url, token, connect_s=timeout_s, max_bytes=MAX_ANSWER) as client:
+            http = HttpConnection(client, url, is_modern=is_modern, timeout_s=timeout_s)
+            prober = Prober(http, is_modern=is_modern, max_requests=most)
+            await prober.run()
+            await http.close()
+        return prober.verdicts
+    # stderr stays that of this process: it says why a command does not start
+    pipes = PipeConnection(await anyio.open_process(words, stderr=None), timeout_s)
+    prober = Prober(pipes, is_modern=is_modern, max_requests=most)
+    try:
+        await prober.run()
+    finally:
+        with anyio.CancelScope(shield=True):
+            has_ended = await pipes.close()
+    prober.verdicts.judge("MCP-51", has_ended, "it still ran 5 s after its stdin was closed")
+    return prober.verdicts
 
 
 def _print(
     problems: Sequence[Problem], verdicts: Mapping[str, Verdicts], form: Form, *, is_ok: bool
 ) -> None:
-    broken, unseen = Counter(problem.code for problem in problems), not_seen(verdicts)
+    broken = Counter(problem.code for problem in problems)
+    judged = set[str]().union(*(own.judged for own in verdicts.values()))
+    unseen = [id_ for id_ in rules() if id_ not in judged]
     if form == "json":
         said = {**dict.fromkeys(unseen, "not seen"), **dict.fromkeys(broken, "failed")}
-        table: list[dict[str, Any]] = [
-            {"id": id_, **rule._asdict(), "verdict": said.get(id_, "passed")}
+        table = [
+            {"id": id_, "verdict": said.get(id_, "passed")}
+            | {key: rule[key] for key in ("level", "source", "says")}
             for id_, rule in rules().items()
         ]
         found = [problem._asdict() for problem in problems]
@@ -132,14 +136,8 @@ def _print(
         cases = [problem._replace(skill=problem.code) for problem in problems]
         say_lines(reports.junit(cases, rules(), skipped=unseen))
     else:
-        printed: Counter[str] = Counter()
         for problem in problems:
-            printed[problem.code] += 1
-            if printed[problem.code] <= _OF_A_RULE:
-                say_problem(problem)
-        for rule in [rule for rule in broken if broken[rule] > _OF_A_RULE]:
-            say(f"{broken[rule] - _OF_A_RULE:,} more of {rule}; --format json has them")
+            say_problem(problem)
         kept = len(rules()) - len(unseen) - len(broken)
-        say(
-            f"{plural(len(broken), 'rule')} broken, {kept} kept, {len(unseen)} not seen: {', '.join(unseen)}"
-        )
+        counts = f"{plural(len(broken), 'rule')} broken, {kept} kept, {len(unseen)} not seen"
+        say(f"{counts}: {', '.join(unseen) or 'none'}")

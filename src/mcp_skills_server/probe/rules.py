@@ -5,25 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, Final, cast
 
-from mcp_skills_server.model import Problem, Severity
+from mcp_skills_server.model import Problem
 from mcp_skills_server.model.decoding import load_toml
+from mcp_skills_server.server.eras import Shape
 
-
-class Rule(NamedTuple):
-    """A rule: "MUST" or "SHOULD", the document and section behind it, and what it says."""
-
-    level: str
-    source: str
-    says: str
+_TYPES: Final = {"string": str, "boolean": bool, "integer": int, "object": dict}
 
 
 @cache
-def rules() -> dict[str, Rule]:
-    """Return the rules by their IDs in docs/requirements.md."""
+def rules() -> dict[str, dict[str, Any]]:
+    """Return the rules by their IDs in docs/requirements.md, as the head of the file says."""
     text = files("mcp_skills_server.probe").joinpath("rules.toml").read_text(encoding="utf-8")
-    return {id_: Rule(**row) for id_, row in load_toml(text).items()}
+    return load_toml(text)
+
+
+def rules_with(key: str, method: str) -> list[str]:
+    """Return the rules that name a method under a key."""
+    return [id_ for id_, rule in rules().items() if method in rule.get(key, ())]
+
+
+def shape_of(value: Any) -> Shape:
+    """Return a shape of `rules.toml` in the form of `shape_error`."""
+    if isinstance(value, str):
+        return frozenset(value[1:].split("|")) if value[0] == "=" else _TYPES[value]
+    if isinstance(value, list):
+        return [shape_of(item) for item in cast("list[Any]", value)]
+    if "anyOf" in value:
+        return tuple(map(shape_of, value["anyOf"]))
+    return {key: shape_of(inner) for key, inner in value.items()}
 
 
 class Verdicts:
@@ -33,7 +44,6 @@ class Verdicts:
         judged: the rules for which there was something to judge.
         faults: pairs of a rule and what is wrong, as keys.
         stopped: why not everything was judged, or "".
-        requests: the number of requests.
         skills: the number of listed skills.
     """
 
@@ -41,7 +51,6 @@ class Verdicts:
         self.judged: set[str] = set()
         self.faults: dict[tuple[str, str], None] = {}
         self.stopped = ""
-        self.requests = 0
         self.skills = 0
 
     def judge(self, rule: str, is_kept: object, fault: str) -> bool:
@@ -56,17 +65,12 @@ def problems_of(verdicts: Mapping[str, Verdicts], target: str) -> list[Problem]:
     """Return the faults in the order of the rules; those of only one era name it."""
     problems: dict[Problem, None] = {}
     for era, own in verdicts.items():
-        for rule, fault in own.faults:
-            level, source, says = rules()[rule]
-            severity: Severity = "error" if level == "MUST" else "warning"
-            is_common = all((rule, fault) in other.faults for other in verdicts.values())
+        for id_, fault in own.faults:
+            rule = rules()[id_]
+            is_common = all((id_, fault) in other.faults for other in verdicts.values())
             message = fault if is_common else f"{era} era: {fault}"
-            problems[Problem(rule, severity, message, f"{says} ({source})", path=target)] = None
+            hint = f"{rule['says']} ({rule['source']})"
+            severity = "error" if rule["level"] == "MUST" else "warning"
+            problems[Problem(id_, severity, message, hint, path=target)] = None
     order = list(rules())
     return sorted(problems, key=lambda problem: order.index(problem.code))
-
-
-def not_seen(verdicts: Mapping[str, Verdicts]) -> list[str]:
-    """Return the rules that nothing was judged by, which have not passed."""
-    judged = set[str]().union(*(own.judged for own in verdicts.values()))
-    return [rule for rule in rules() if rule not in judged]

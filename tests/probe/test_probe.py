@@ -283,7 +283,7 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("MCP-15", answer(GET, set_to(id=999))),
     ("MCP-15", answer(GET, lambda it: it.update(id=str(it["id"])))),
     ("MCP-15", answer(GET, set_to(jsonrpc="1.0"))),
-    ("MCP-15", answer(GET, set_to(error={"code": -1, "message": "both"}))),
+    ("MCP-15 S40-25", answer(GET, set_to(error={"code": -1, "message": "both"}))),
     ("MCP-15", answer(READ, lambda it: it.pop("result") and None, GUIDE)),
     ("MCP-15", answer("tools/list", lambda it: {"jsonrpc": "2.0", "id": it["id"], "error": {"code": "-1"}})),
     ("MCP-50", before(GET, b"Server is ready")),
@@ -292,7 +292,7 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("MCP-34", before(LIST, CHANGED)),
     ("MCP-34", before(READ, {"method": "notifications/resources/updated", "params": {"uri": GUIDE}})),
     ("MCP-54", before(READ, LOG)),
-    ("MCP-5", result(DISCOVER, set_to(supportedVersions=["2025-11-25"]))),
+    ("MCP-5", result(DISCOVER, set_to(supportedVersions="2026-07-28"))),
     ("MCP-5", result(DISCOVER, without("supportedVersions"))),
     ("MCP-12", result(DISCOVER, without("resultType"))),
     ("MCP-12", result(READ, set_to(resultType="done"), LOGO)),
@@ -316,7 +316,6 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("S40-1", hello(without("extensions"))),
     ("S40-1", settings(lambda _: True)),
     ("S40-1", settings(lambda _: {"directoryRead": "yes"})),
-    ("S40C-1", settings(lambda it: {**it, "specVersion": "1"})),
     ("S40-4", hello(without("resources"))),
     ("S40-2", failing(LIST, -32601)),
     ("S40-2", failing(GET, -32601)),
@@ -328,7 +327,6 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("MCP-29", result("tools/list", set_to(tools={}))),
     ("MCP-29", in_list("tools/list", "tools", without("inputSchema"))),
     ("MCP-29", in_list("resources/templates/list", "resourceTemplates", without("uriTemplate"))),
-    ("MCP-28", in_list("tools/list", "tools", set_to(name="skills list"))),
     ("S40-10", in_list("resources/list", "resources", without("mimeType"))),
     ("S40-10", in_list("resources/list", "resources", set_to(description="Another."))),
     # listings and entries
@@ -426,7 +424,7 @@ LEGACY_MUTANTS: list[tuple[str, Alter]] = [
 async def test_own_server_breaks_no_rule(tmp_path: Path, era: str) -> None:
     verdicts = await probed(skills_in(tmp_path), era, unaltered, page_size=2)
     assert verdicts.faults == {} and verdicts.stopped == "" and verdicts.skills == 3
-    only_modern = {id_ for id_ in rules() if id_.startswith("MCP-")} - {"MCP-15", "MCP-18", "MCP-21", "MCP-28", "MCP-29"}
+    only_modern = {id_ for id_ in rules() if id_.startswith("MCP-")} - {"MCP-15", "MCP-18", "MCP-21", "MCP-29"}
     only_modern |= {"S40-20"}
     unseen = {"MCP-42", "MCP-44", "MCP-45", "MCP-51"}
     if era == "legacy":

@@ -110,8 +110,8 @@ async def _probe(
         await prober.run()
     finally:
         with anyio.CancelScope(shield=True):
-            has_ended = await pipes.close()
-    prober.verdicts.judge("MCP-51", has_ended, "it still ran 5 s after its stdin was closed")
+            fault = "it still ran 5 s after its stdin was closed"
+            prober.verdicts.judge("MCP-51", await pipes.close(), fault)
     return prober.verdicts
 
 
@@ -128,8 +128,9 @@ def _print(
             | {key: rule[key] for key in ("level", "source", "says")}
             for id_, rule in rules().items()
         ]
+        skills = {era: own.skills for era, own in verdicts.items()}
         found = [problem._asdict() for problem in problems]
-        say_json({"ok": is_ok, "eras": [*verdicts], "problems": found, "rules": table})
+        say_json({"ok": is_ok, "eras": skills, "problems": found, "rules": table})
     elif form == "sarif":
         say_json(reports.sarif(problems, {}))
     elif form == "junit":
@@ -141,3 +142,5 @@ def _print(
         kept = len(rules()) - len(unseen) - len(broken)
         counts = f"{plural(len(broken), 'rule')} broken, {kept} kept, {len(unseen)} not seen"
         say(f"{counts}: {', '.join(unseen) or 'none'}")
+        for era, own in verdicts.items():
+            say(f"{era} era: {plural(own.skills, 'skill')}")

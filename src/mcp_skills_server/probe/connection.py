@@ -78,7 +78,7 @@ class Call:
     def result(self) -> Fields | None:
         """The result, or None."""
         result = self.answer.get("result")
-        return fields_of(result) if isinstance(result, dict) else None
+        return cast("Fields", result) if isinstance(result, dict) else None
 
     @property
     def said(self) -> str:
@@ -100,20 +100,28 @@ class Connection(ABC):
         """Send the message of a call, set its status, and yield all that comes back."""
 
     async def exchange(
-        self, message: Fields, headers: Mapping[str, str], *, is_stream: bool = False
+        self, sent: Fields, headers: Mapping[str, str], *, is_stream: bool = False
     ) -> Call:
         """Send a message. The answer of a stream is its first message.
 
         Raises:
             LostError: the server does not answer in time, or not at all.
         """
-        call = Call(message)
+        call = Call(sent)
         try:
             with anyio.fail_after(self._timeout_s):
                 async with aclosing(self._messages(call, headers)) as messages:
                     async for raw in messages:
-                        if _add(call, raw, is_stream=is_stream):
+                        message = _decoded(raw)
+                        if message and (is_stream or "method" not in message):
+                            call.answer = message
                             break
+                        if message:
+                            call.before.append(message)
+                        else:
+                            call.noise.append(clipped(raw.decode(errors="replace")))
+                        if len(call.before) + len(call.noise) > _MAX_BEFORE:
+                            raise LostError(f"{_MAX_BEFORE:,} messages came, and no answer")
         except TimeoutError:
             raise LostError(f"no answer within {self._timeout_s:g} s") from None
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -124,22 +132,12 @@ class Connection(ABC):
         return call
 
 
-def _add(call: Call, raw: bytes, *, is_stream: bool) -> bool:
-    """Add what came back to a call, and return True if it is the answer."""
+def _decoded(raw: bytes) -> Fields:
+    """Decode a message; what is no JSON object of at most 100 levels is an empty one."""
     try:
-        value = parse(raw)
+        return fields_of(parse(raw))
     except JsonError:
-        value = None
-    if len(call.before) + len(call.noise) > _MAX_BEFORE:
-        raise LostError(f"{_MAX_BEFORE:,} messages came, and no answer")
-    if not isinstance(value, dict):
-        call.noise.append(clipped(raw.decode(errors="replace")))
-        return False
-    if "method" in value and not is_stream:
-        call.before.append(fields_of(value))
-        return False
-    call.answer = fields_of(value)
-    return True
+        return {}
 
 
 class HttpConnection(Connection):

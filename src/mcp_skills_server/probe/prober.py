@@ -23,7 +23,7 @@ from mcp_skills_server.dialects.listed import (
     path_below,
 )
 from mcp_skills_server.dialects.sep2640 import EXTENSION
-from mcp_skills_server.errors import SkillsServerError, clipped, listed, plural, quoted
+from mcp_skills_server.errors import SkillsServerError, clipped, listed, quoted
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import SKILL_MD, Standing
@@ -70,10 +70,8 @@ _HANDSHAKE: Final[Fields] = {
     "capabilities": _CAPABILITIES,
     "clientInfo": _CLIENT,
 }
-_LEAKED: Final = frozenset(("config", "specVersion", "stability", "id"))
 _CHARACTER: Final = r"[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}"
 _URI: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://(?:{_CHARACTER})+(?:/(?:{_CHARACTER})+)*")
-_TOOL: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _NO_MORE: Final = "--max-requests allows no more requests"
 
 
@@ -118,14 +116,9 @@ class Prober:
             revision = quoted(str(fields_of(settings)["revision"]))
             raise NotSpokenError(f"revision {revision} of the extension is not known here")
         self._response(call)
-        if self._is_modern:
-            versions = _items(call.result.get("supportedVersions"))
-            self._judge("MCP-5", MODERN in versions, f"supportedVersions lacks {MODERN}")
-        if not isinstance(settings, dict):
+        if settings is None:
             return
         self._reads_folders = fields_of(settings).get("directoryRead") is True  # S40-34
-        leaked = sorted(fields_of(settings).keys() & _LEAKED)
-        self._judge("S40C-1", not leaked, f"the settings have {listed(leaked)}")
         self._judge("S40-4", "resources" in capabilities, "capabilities have no resources")
         try:
             await self._survey(capabilities)
@@ -143,20 +136,15 @@ class Prober:
                 items = await self._pages(method) or []
                 if method == "resources/list":
                     resources = items
-                elif method == "tools/list":
-                    self._tool_names(items)
         await self._refusals(entries)
         for entry in entries:
             self._entry(entry)
-        for number, entry in enumerate(entries):
-            if self._max_requests - self._count < 1 + len(_files(entry)) + len(_folders(entry)):
-                looked = f"{number:,} of {plural(len(entries), 'skill')}"
-                self.verdicts.stopped = f"it looked at {looked}: {_NO_MORE}"
-                break
-            await self._skill(entry)
-        self._completeness(entries)
-        self._metadata(resources)
-        self._max_requests += 2
+        try:
+            for entry in entries:
+                await self._skill(entry)
+        finally:
+            self._completeness(entries)
+            self._metadata(resources)
         await self._subscribe(capabilities, entries)
 
     async def _skill(self, entry: Fields) -> None:
@@ -347,10 +335,9 @@ class Prober:
             is_kept = is_kept or is_empty
         self._judge(id_, is_kept, f"{call.name}, {row['what']}: {call.said}")
         self._before(call)
-        if id_ == "MCP-3" and is_kept:
-            data = fields_of(call.error.get("data"))
-            is_said = isinstance(data.get("supported"), list) and "requested" in data
-            self._judge(id_, is_said, "the error has no data.supported, or no data.requested")
+        if is_kept and "error" in row:
+            reason = shape_error(call.error, shape_of(row["error"]), "the error")
+            self._judge(id_, reason is None, f"{call.name}, {row['what']}: {reason}")
 
     def _entries(self, items: Iterable[Any]) -> list[Fields]:
         """Judge the form of listed entries, and return those that can be judged further."""
@@ -468,12 +455,6 @@ class Prober:
                 named = [key for key in ("name", "description", "mimeType") if key in wanted]
                 other = [key for key in named if resource.get(key) != wanted[key]]
                 self._judge("S40-10", not other, f"{resource['uri']}: other {listed(other)}")
-
-    def _tool_names(self, tools: Iterable[Any]) -> None:
-        counts = Counter(str(fields_of(tool).get("name")) for tool in tools)
-        for name, count in counts.items():
-            is_good = count == 1 and _TOOL.fullmatch(name)
-            self._judge("MCP-28", is_good, f"{quoted(name)}, {count} times")
 
 
 def _items(value: object) -> list[Any]:

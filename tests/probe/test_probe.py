@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import anyio
 import httpx2
 import pytest
 
-from commands.calls import run
 from mcp_skills_server.access.quota import LOCAL_REQUESTER
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.jsonrpc import Message, decode_message, dump
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model.digests import digest_of
-from mcp_skills_server.probe import connection as connections
 from mcp_skills_server.probe.connection import Call, Connection, HttpConnection
 from mcp_skills_server.probe.prober import NotSpokenError, Prober
 from mcp_skills_server.probe.rules import Verdicts, rules
@@ -33,7 +28,7 @@ from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
 from tables import each_row
 from web.http_wire import http_serving
-from wire import COMMAND, EXTENSION, FIXTURES, META, ROOT, write_skill
+from wire import EXTENSION, META, write_skill
 
 pytestmark = pytest.mark.anyio
 
@@ -244,7 +239,9 @@ class SkillMd:
             if item["uri"] == uri and "text" in item:
                 item["text"] = self._text
             elif item["uri"] == uri and "description" in item:
-                item.update({key: value for key, value in (self._fields or {}).items() if key in {"name", "description"}})
+                item.update(
+                    {key: value for key, value in (self._fields or {}).items() if key in {"name", "description"}}
+                )
         return answer
 
 
@@ -410,6 +407,7 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("AS-12", fields("metadata:\n  version: 1.5\n")),
     ("AS-14", fields("allowed-tools: 3\n")),
 ]  # fmt: skip
+
 LEGACY_MUTANTS: list[tuple[str, Alter]] = [
     ("S40-1", settings(lambda _: [])),
     ("S40-24", error(GET, -32002)),
@@ -432,8 +430,149 @@ async def test_own_server_breaks_no_rule(tmp_path: Path, era: str) -> None:
     assert rules().keys() - verdicts.judged == unseen
 
 
+@each_row("expected, alter", LEGACY_MUTANTS)
+async def test_broken_legacy_server_is_named_by_its_rule_and_no_other(
+    expected: str, alter: Alter, tmp_path: Path
+) -> None:
+    verdicts = await probed(skills_in(tmp_path), "legacy", alter, page_size=2)
+    assert {rule for rule, _ in verdicts.faults} == set(expected.split()), verdicts.faults
+
+
 @each_row("expected, alter", MUTANTS)
 async def test_broken_server_is_named_by_its_rule_and_no_other(expected: str, alter: Alter, tmp_path: Path) -> None:
     verdicts = await probed(skills_in(tmp_path), "modern", alter, page_size=2)
     assert {rule for rule, _ in verdicts.faults} == set(expected.split()), verdicts.faults
     assert all(len(fault) < 1500 and "\n" not in fault for _, fault in verdicts.faults)
+
+
+def test_a_broken_server_stands_for_each_rule() -> None:
+    names = " ".join(expected for expected, _ in [*MUTANTS, *LEGACY_MUTANTS, *HTTP_MUTANTS]).split()
+    assert rules().keys() - set(names) == {"S40-6", "S40-8", "S40-19", "MCP-51"}  # which the tests below have
+
+
+async def test_entry_with_odd_uri_or_too_many_files_is_warned_of(tmp_path: Path) -> None:
+    def change(skill: Json) -> None:
+        skill["uri"] = skill["uri"].replace("skill://", "gh://")
+        for item in skill["resources"]:
+            item["uri"] = item["uri"].replace("skill://", "gh://")
+
+    assert await faulty(tmp_path / "1", entry(change, NOTES), "S40-6", "S40-24 S40-25 S40-26 MCP-55 S40-29")
+    blank = {"uri": "skill://notes/a b.md", "digest": digest_of(b""), "size": 0}
+    assert await faulty(
+        tmp_path / "2", entry(lambda it: it["resources"].append(blank), NOTES), "S40-8", "MCP-55 S40-27"
+    )
+    many = [{"uri": f"skill://notes/{number}", "digest": digest_of(b""), "size": 0} for number in range(512)]
+    assert await faulty(
+        tmp_path / "3", entry(lambda it: it["resources"].extend(many), NOTES), "S40-19", "MCP-55 S40-27"
+    )
+    large = {"uri": "skill://notes/large", "digest": digest_of(b""), "size": 16 << 20}
+    assert await faulty(
+        tmp_path / "4", entry(lambda it: it["resources"].append(large), NOTES), "S40-19", "MCP-55 S40-27"
+    )
+
+
+async def faulty(folder: Path, alter: Alter, expected: str, others: str) -> bool:
+    """Probe an altered server, which has a fault of the rule, and beside it only those of `others`, as it must."""
+    faults = {rule for rule, _ in (await probed(skills_in(folder), "modern", alter)).faults}
+    return expected in faults and faults <= {expected, *others.split()}
+
+
+@pytest.mark.requirement("S40-55", "S40-34")
+async def test_unknown_revision_is_not_judged(tmp_path: Path) -> None:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await probed(skills_in(tmp_path), "modern", settings(lambda _: {"revision": "2099-01-01"}))
+    assert raised.group_contains(NotSpokenError, match="revision '2099-01-01' of the extension is not known here")
+
+
+async def test_server_without_directory_read_is_not_asked_for_directories(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def alter(request: Json, made: Json) -> None:
+        asked.append(request["method"])
+        settings(lambda _: {})(request, made)
+
+    verdicts = await probed(skills_in(tmp_path), "modern", alter)
+    assert verdicts.faults == {} and DIRECTORY not in asked
+    assert not {"S40-3", "S40-27", "S40-28", "S40-29"} & verdicts.judged
+
+
+async def test_empty_server_breaks_nothing_and_leaves_rules_unseen(tmp_path: Path) -> None:
+    verdicts = await probed(tmp_path, "modern", unaltered)
+    assert verdicts.faults == {} and verdicts.skills == 0
+    assert not {"S40-18", "S40-13", "S40-16", "AS-3", "S40-29"} & verdicts.judged
+
+
+async def test_requests_are_bounded_and_the_report_says_so(tmp_path: Path) -> None:
+    count = 0
+
+    def alter(request: Json, _: Json) -> None:
+        nonlocal count
+        count += 1
+
+    verdicts = await probed(skills_in(tmp_path), "modern", alter, max_requests=20)
+    assert count == 20
+    assert verdicts.stopped == "it ended early: --max-requests allows no more requests"
+    assert {rule for rule, _ in verdicts.faults} == set()
+
+
+# HTTP
+
+
+class Altered(HttpConnection):
+    """A connection over HTTP whose calls an alteration changes."""
+
+    alter: Callable[[Call, Mapping[str, str]], Any]
+
+    async def exchange(self, sent: Mapping[str, Any], headers: Mapping[str, str], *, is_stream: bool = False) -> Call:
+        call = await super().exchange(sent, headers, is_stream=is_stream)
+        self.alter(call, headers)
+        return call
+
+
+def at(method: str, header: str = "", **values: Any) -> Callable[[Call, Mapping[str, str]], None]:
+    """Set attributes of the calls of a method, of those with a header if one is given."""
+
+    def alter(call: Call, headers: Mapping[str, str]) -> None:
+        if call.message["method"] == method and (header in headers or (not header and not headers)):
+            for name, value in values.items():
+                setattr(call, name, value)
+
+    return alter
+
+
+def status_of_error(code: int) -> Callable[[Call, Mapping[str, str]], None]:
+    """Answer errors of a code with status 200."""
+
+    def alter(call: Call, _: Mapping[str, str]) -> None:
+        if call.error.get("code") == code:
+            call.status = 200
+
+    return alter
+
+
+CANCELLED = "notifications/cancelled"
+HTTP_MUTANTS = [
+    ("MCP-42", at(DISCOVER, "Mcp-Method", status=200)),
+    ("MCP-42", at(DISCOVER, "Mcp-Method", answer={"jsonrpc": "2.0", "id": 1, "result": {}})),
+    ("MCP-45", at(DISCOVER, "Origin", status=200)),
+    ("MCP-45", at(DISCOVER, "Origin", status=401)),
+    ("MCP-44", at(CANCELLED, status=200)),
+    ("MCP-44", at(CANCELLED, answer={"jsonrpc": "2.0", "id": None, "result": {}})),
+    ("MCP-43", status_of_error(-32601)),
+    ("MCP-3", status_of_error(-32022)),
+    ("MCP-2", status_of_error(-32602)),
+    ("MCP-15", at("tools/list", status=500, answer={}, noise=["Internal Server Error"])),
+    ("MCP-15", at("tools/list", status=307, answer={})),
+]
+
+
+async def test_broken_http_server_is_named_by_its_rule_and_no_other(tmp_path: Path) -> None:
+    with http_serving(skills_in(tmp_path)) as server:
+        for expected, alter in HTTP_MUTANTS:
+            async with httpx2.AsyncClient() as client:
+                connection = Altered(client, f"http://127.0.0.1:{server.port}/mcp", is_modern=True, timeout_s=20)
+                connection.alter = alter
+                prober = Prober(connection, is_modern=True, max_requests=1000)
+                await prober.run()
+            assert {rule for rule, _ in prober.verdicts.faults} == set(expected.split()), prober.verdicts.faults
+            assert prober.verdicts.stopped == ""

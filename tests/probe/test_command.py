@@ -20,7 +20,7 @@ from tables import each_row
 from web.http_wire import http_serving, token_file
 from wire import COMMAND, EXTENSION, ROOT, write_skill
 
-TOKEN = "made-up-secret"
+TOKEN = "made-up-secret-of-the-probe"
 HELLO = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "private"} | {
     "capabilities": {"resources": {}, "extensions": {EXTENSION: {}}},
     "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "odd", "version": "1"}},
@@ -61,7 +61,7 @@ def test_own_server_is_probed_over_pipes_in_both_eras(tmp_path: Path) -> None:
 def test_own_server_is_probed_over_http_in_both_eras_with_a_token(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
     tokens = token_file(tmp_path, f"team={TOKEN}")
-    with http_serving(tmp_path / "skills", "--tokens", tokens) as server:
+    with http_serving(tmp_path / "skills", "--token-file", tokens) as server:
         url = f"http://127.0.0.1:{server.port}/mcp"
         done = run("probe", url, "--token-env", "PROBE_TOKEN", "--strict", PROBE_TOKEN=TOKEN)
         refused = run("probe", url)
@@ -103,8 +103,9 @@ def test_command_that_is_no_server_is_one_line(command: str, reason: str, monkey
     seconds = "0.5" if command.startswith("sleep") else "60"
     done = run("probe", command, "--answer-timeout", seconds)
     assert (done.returncode, done.stdout) == (2, ""), done
-    expected = f"mcp+stdio:{command.split(maxsplit=1)[0]}: no server of skills answers; modern era: {reason}; legacy era: {reason}"
-    assert done.stderr == f"mcp-skills-server: {expected}\n"
+    program = command.split(maxsplit=1)[0]
+    reasons = f"modern era: {reason}; legacy era: {reason}"
+    assert done.stderr == f"mcp-skills-server: mcp+stdio:{program}: no server of skills answers; {reasons}\n"
 
 
 @each_row(("then", "reason", "seconds"), [
@@ -182,16 +183,16 @@ TARGET = "https://skills.example/mcp?key=secret"
 def test_text_has_rule_sentence_and_era() -> None:
     done = run("probe", TARGET)
     assert done.returncode == 1
-    first, second, *_ = done.stdout.splitlines()
-    shown = "https://skills.example/mcp"
-    assert (
-        first == f"{shown}: warning: legacy era: gh://one/SKILL.md; URIs have the scheme skill:// "
-        "(SEP-2640, Resource mapping) [S40-6]"
-    )
-    assert (
-        second == f"{shown}: error: skill://one/a.md: size 1, not 2; each file has the SHA-256 digest and the "
-        "size of its bytes (SEP-2640, Resources) [S40-18]"
-    )
+    assert done.stdout.splitlines()[:2] == [
+        (
+            "https://skills.example/mcp: warning: legacy era: gh://one/SKILL.md; URIs have the scheme skill:// "
+            "(SEP-2640, Resource mapping) [S40-6]"
+        ),
+        (
+            "https://skills.example/mcp: error: skill://one/a.md: size 1, not 2; each file has the SHA-256 digest and "
+            "the size of its bytes (SEP-2640, Resources) [S40-18]"
+        ),
+    ]
     assert "secret" not in done.stdout
 
 

@@ -88,8 +88,8 @@ class Dispatched(Connection):
         altered = self._alter(sent, answer)
         if not isinstance(altered, list):
             altered = [altered or answer]
-        for each in altered:
-            yield each if isinstance(each, bytes) else dump(each)
+        for message in altered:
+            yield message if isinstance(message, bytes) else dump({"jsonrpc": "2.0", **message})
 
 
 async def probed(folder: Path, era: str, alter: Alter, max_requests: int = 1000, **settings: Any) -> Verdicts:
@@ -139,9 +139,9 @@ def error(method: str, code: int, uri: str = "", old: int = 0) -> Alter:
     """Change the code of each error of a method."""
 
     def alter(request: Json, answer: Json) -> None:
-        if request["method"] == method and "error" in answer and request["params"].get("uri", "").startswith(uri):
-            if old in (0, answer["error"]["code"]):
-                answer["error"]["code"] = code
+        is_meant = request["method"] == method and request["params"].get("uri", "").startswith(uri)
+        if is_meant and "error" in answer and old in (0, answer["error"]["code"]):
+            answer["error"]["code"] = code
 
     return alter
 
@@ -239,9 +239,8 @@ class SkillMd:
             if item["uri"] == uri and "text" in item:
                 item["text"] = self._text
             elif item["uri"] == uri and "description" in item:
-                item.update(
-                    {key: value for key, value in (self._fields or {}).items() if key in {"name", "description"}}
-                )
+                shown = self._fields or {}
+                item.update({key: shown[key] for key in ("name", "description") if key in shown})
         return answer
 
 
@@ -257,8 +256,19 @@ def without(*keys: str) -> Callable[[Json], Any]:
     return lambda it: [it.pop(key, None) for key in keys]
 
 
-def repeat_page(made: Json) -> None:
-    made["nextCursor"] = made.get("nextCursor") or "again"
+def added(**values: Any) -> Callable[[Json], Any]:
+    """Add an entry to a page."""
+    return lambda it: it["skills"].append({"frontmatter": {}, "resources": "dynamic", **values})
+
+
+def more_files(*uris: str, size: int = 0) -> Callable[[Json], Any]:
+    """Add files to an entry."""
+    return lambda it: it["resources"].extend({"uri": uri, "digest": digest_of(b""), "size": size} for uri in uris)
+
+
+def first_message(change: Callable[[Json, Any], Any]) -> Alter:
+    """Change the first message of a subscription with this id, or send another one."""
+    return lambda request, made: change(made, request["id"]) if request["method"] == LISTEN else None
 
 
 def endless(request: Json, answer: Json) -> None:
@@ -273,6 +283,7 @@ def endless(request: Json, answer: Json) -> None:
 
 LOG = {"method": "notifications/message", "params": {"level": "info", "data": "hello"}}
 ROOTS = {"id": "r", "method": "roots/list", "params": {}}
+MORE = {"uri": f"{FOLDER}/more/", "name": "more", "mimeType": "inode/directory"}
 CHANGED = {"method": "notifications/resources/list_changed", "params": {}}
 
 MUTANTS: list[tuple[str, Alter]] = [
@@ -304,7 +315,7 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("MCP-16 S40-24", error(GET, -32042)),
     ("MCP-20 S40-24", error(GET, -32050, "skill://no-such")),
     ("MCP-3", error(DISCOVER, -32600, old=-32022)),
-    ("MCP-3", lambda request, made: made.get("error", {}).pop("data", None) and None),
+    ("MCP-3", lambda _, made: made.get("error", {}).pop("data", None) and None),
     ("MCP-2", error(DISCOVER, -32600, old=-32602)),
     ("MCP-43", error("probe/no-such-method", -32602)),
     ("MCP-21", granting(LIST, {"skills": [], "ttlMs": 0, "cacheScope": "private"})),
@@ -317,7 +328,8 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("S40-2", failing(LIST, -32601)),
     ("S40-2", failing(GET, -32601)),
     ("S40-2", error(GET, -32601)),
-    ("S40-3", lambda request, made: failing(DIRECTORY, -32601)(request, made) or error(DIRECTORY, -32601)(request, made)),
+    ("S40-3", failing(DIRECTORY, -32601)),
+    ("S40-3", error(DIRECTORY, -32601)),
     ("MCP-29", failing("tools/list", -32601)),
     ("MCP-29", failing("prompts/list", -32603)),
     ("MCP-29", failing("resources/list", -32601)),
@@ -334,8 +346,8 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("S40-22", result(LIST, lambda it: it.update(nextCursor=7) if "nextCursor" not in it else None)),
     ("S40-22", result(LIST, lambda it: it["skills"].append(it["skills"][0]))),
     ("S40-12", result(LIST, lambda it: it["skills"].insert(0, "notes"))),
-    ("S40-12", result(LIST, lambda it: it["skills"].append({"uri": "skill://x/README.md", "frontmatter": {}, "resources": "dynamic"}))),
-    ("S40-12", result(LIST, lambda it: it["skills"].append({"uri": "skill://x/SKILL.md", "frontmatter": "x", "resources": []}))),
+    ("S40-12", result(LIST, added(uri="skill://x/README.md"))),
+    ("S40-12", result(LIST, added(uri="skill://x/SKILL.md", frontmatter="x"))),
     ("S40-15", entry(without("resources"), NOTES)),
     ("S40-15", entry(set_to(resources="static"), NOTES)),
     ("S40-15", entry(set_to(resources=None), NOTES)),
@@ -355,8 +367,8 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("S40-18", file(set_to(size="8"))),
     ("S40-18", file(without("size"))),
     ("S40-18", content(set_to(text="# Other\n"))),
-    ("S40-17", entry(lambda it: it["resources"].append({"uri": "skill://other/x.md", "digest": digest_of(b""), "size": 0}))),
-    ("S40-17", entry(lambda it: it["resources"].append({"uri": "skill://notes/%2e%2e/x.md", "digest": digest_of(b""), "size": 0}), NOTES)),
+    ("S40-17", entry(more_files("skill://other/x.md"))),
+    ("S40-17", entry(more_files("skill://notes/%2e%2e/x.md"), NOTES)),
     ("S40-23", result(GET, without("ttlMs"))),
     ("S40-23", result(GET, without("resultType"))),
     ("S40-23", result(GET, set_to(nextCursor="x"))),
@@ -384,15 +396,15 @@ MUTANTS: list[tuple[str, Alter]] = [
     ("S40-27", children(lambda it: [item.update(mimeType="text/plain") for item in it if "." not in item["name"]])),
     ("S40-27", children(lambda it: [item.update(mimeType="inode/directory") for item in it])),
     ("S40-27", children(lambda it: it.append({"uri": GUIDE, "name": "guide.md"}))),
-    ("S40-27", children(lambda it: it.append({"uri": f"{FOLDER}/more/", "name": "more", "mimeType": "inode/directory"}))),
+    ("S40-27", children(lambda it: it.append(MORE))),
     ("S40-16", children(lambda it: it.append({"uri": f"{FOLDER}/hidden.md", "name": "hidden.md"}))),
     ("S40-28", granting(DIRECTORY, {"resources": []})),
     ("S40-28", error(DIRECTORY, -32603)),
     ("S40-29", failing(DIRECTORY, -32602, f"{FOLDER}/references")),
-    ("MCP-35", lambda request, _: CHANGED | {"jsonrpc": "2.0", "params": {"_meta": {META + "subscriptionId": request["id"]}}} if request["method"] == LISTEN else None),
-    ("MCP-35", lambda request, _: {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": "no"}} if request["method"] == LISTEN else None),
-    ("MCP-35", lambda request, made: made["params"]["notifications"].update(other=True) if request["method"] == LISTEN else None),
-    ("MCP-36", lambda request, made: made["params"].pop("_meta") and None if request["method"] == LISTEN else None),
+    ("MCP-35", first_message(lambda _, id_: {**CHANGED, "params": {"_meta": {META + "subscriptionId": id_}}})),
+    ("MCP-35", first_message(lambda _, id_: {"id": id_, "error": {"code": -32601, "message": "no"}})),
+    ("MCP-35", first_message(lambda it, _: it["params"]["notifications"].update(other=True))),
+    ("MCP-36", first_message(lambda it, _: it["params"].pop("_meta") and None)),
     # the format of SKILL.md
     ("AS-2", SkillMd("# Notes")),
     ("AS-3 S40-14", SkillMd("---\ndescription: Takes notes when asked to.\n---\n")),
@@ -457,18 +469,11 @@ async def test_entry_with_odd_uri_or_too_many_files_is_warned_of(tmp_path: Path)
             item["uri"] = item["uri"].replace("skill://", "gh://")
 
     assert await faulty(tmp_path / "1", entry(change, NOTES), "S40-6", "S40-24 S40-25 S40-26 MCP-55 S40-29")
-    blank = {"uri": "skill://notes/a b.md", "digest": digest_of(b""), "size": 0}
-    assert await faulty(
-        tmp_path / "2", entry(lambda it: it["resources"].append(blank), NOTES), "S40-8", "MCP-55 S40-27"
-    )
-    many = [{"uri": f"skill://notes/{number}", "digest": digest_of(b""), "size": 0} for number in range(512)]
-    assert await faulty(
-        tmp_path / "3", entry(lambda it: it["resources"].extend(many), NOTES), "S40-19", "MCP-55 S40-27"
-    )
-    large = {"uri": "skill://notes/large", "digest": digest_of(b""), "size": 16 << 20}
-    assert await faulty(
-        tmp_path / "4", entry(lambda it: it["resources"].append(large), NOTES), "S40-19", "MCP-55 S40-27"
-    )
+    unread = "MCP-55 S40-27"
+    assert await faulty(tmp_path / "2", entry(more_files("skill://notes/a b.md"), NOTES), "S40-8", unread)
+    many = [f"skill://notes/{number}" for number in range(512)]
+    assert await faulty(tmp_path / "3", entry(more_files(*many), NOTES), "S40-19", unread)
+    assert await faulty(tmp_path / "4", entry(more_files("skill://notes/x", size=16 << 20), NOTES), "S40-19", unread)
 
 
 async def faulty(folder: Path, alter: Alter, expected: str, others: str) -> bool:

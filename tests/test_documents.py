@@ -177,3 +177,20 @@ def test_imports_of_documented_programs_exist(page: Path) -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(mcp_skills_server.__name__):
                 module = importlib.import_module(node.module or "")
                 assert [each.name for each in node.names if not hasattr(module, each.name)] == [], page.name
+
+
+OLD_TERM = re.compile(r".*\b(?:left out|leaves? [\w ,]*out|in no listing)\b(?! of skills).*", re.IGNORECASE)
+ADVICE = re.compile(r"\b(?:or|and|to) leave|(?:^|[.;,] )leave", re.IGNORECASE)
+"""A hint says what to leave out of a command or a file."""
+
+
+def test_texts_say_not_listed_or_not_served_but_never_left_out() -> None:
+    """Two terms for two states: models still get what is not listed, nobody gets what is not served."""
+    source = ROOT / "src" / "mcp_skills_server"
+    pages = [*PAGES, *source.rglob("*.html"), *ROOT.glob("deploy/**/*.yaml"), *ROOT.glob("deploy/**/*.json")]
+    texts = [(path, path.read_text(encoding="utf-8")) for path in pages]
+    for path in source.rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        texts += [(path, str(node.value)) for node in nodes if isinstance(node, ast.Constant)]
+    found = [(path.name, line) for path, text in texts for line in OLD_TERM.findall(text) if not ADVICE.search(line)]
+    assert [row for row in found if row[0] != "requirements.md"] == []

@@ -15,7 +15,8 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parent.parent
 PICTURES = {"catalogue": "?q=refund+a+customer", "skill": "skills/acme/billing/refunds"}
 VIEWS = (
-    "", "?q=refund", "skills/acme/billing/refunds", "model", "try?prompt=refund+a+customer",
+    "", "?q=refund", "skills/acme/billing/refunds", "skills/acme/billing/refunds?tab=evaluation",
+    "files/acme/billing/refunds?file=references/approval-limits.md", "model", "try?prompt=refund+a+customer",
     "try?skill=acme/billing/refunds&prompts=refund%0A-+read+a+csv", "tools?tool=skills_search&arg.query=refund&call=1",
     "problems", "usage", "live", "sources",
 )  # fmt: skip

@@ -73,13 +73,13 @@ def test_skill_content_differs_by_each_field_that_clients_see() -> None:
     assert Changes({"a": one}, {"a": replace(one, files=more)}).files == {("a", "x.md")}
     assert one.digests == {}
     assert not file.executable
-    read, runnable = replace(file, digest="sha256:0"), replace(file, executable=True)
+    read, runnable = file._replace(digest="sha256:0"), file._replace(executable=True)
     assert replace(one, files={SKILL_MD: read}).digests == {SKILL_MD: "sha256:0"}
     for other in (read, runnable):
         changed = replace(one, files={SKILL_MD: other})
         assert not one.has_same_content(changed)
         assert Changes({"a": one}, {"a": changed}).files == {("a", SKILL_MD)}
-    assert one.has_same_content(replace(one, files={SKILL_MD: replace(file)}))
+    assert one.has_same_content(replace(one, files={SKILL_MD: file._replace()}))
 
 
 def test_all_that_a_snapshot_holds_is_frozen() -> None:

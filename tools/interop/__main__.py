@@ -174,7 +174,7 @@ def main() -> int:
         try:
             pythons[suite] = environment.result()
         except RefereeError as error:
-            print(f"interop: {suite} is left out: {error}")
+            print(f"interop: {suite} is skipped: {error}")
     installed = time.monotonic() - begun
     if options.install:
         print(f"interop: installed, {installed:.0f} s")

@@ -90,8 +90,8 @@ PACKAGES: Final = {
     MCPB: "2.1.2",
 }
 PYTHON_PACKAGES: Final = {
-    "fastmcp": ("fastmcp-slim[client]", "4.2.0"),
-    "fastmcp-server": ("fastmcp", "4.1.2"),
+    "fastmcp": ("fastmcp-slim[client]", "4.2.3"),
+    "fastmcp-server": ("fastmcp", "4.2.3"),
     "langchain": ("langchain-mcp-adapters", "0.3.2"),
     "openai-agents": ("openai-agents", "0.24.0"),
     "pydantic-ai": ("pydantic-ai-slim[mcp]", "2.68.0"),

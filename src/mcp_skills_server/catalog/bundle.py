@@ -95,12 +95,12 @@ class ScannedFiles:
         An index may be wrong about a file: `Registry.read` hashes all it reads, so no bytes are
         served under another digest.
         """
-        old = self._taken.get(file.location) or self._known.get(file.location)
+        old = self._known.get(file.location)
         is_proved = file.is_settled and self._proofs.get(file.location) == file.signature
         if old is None or not old.digest or not is_proved:
             return None
         if old.executable != file.is_executable:
-            old = replace(old, executable=file.is_executable)
+            old = old._replace(executable=file.is_executable)
         return self._record(file, old)
 
     def take(self, file: WalkedFile) -> SkillFile:

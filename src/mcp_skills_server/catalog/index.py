@@ -294,7 +294,7 @@ def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
 def encode(skill: Skill, signatures: Mapping[str, str]) -> str | None:
     """Return the JSON record of a skill, or None if its SKILL.md must be read again.
 
-    A file without a signature that proves its bytes is left out.
+    The record omits a file without a signature that proves its bytes.
     """
     files = [
         (path, file.location, file.size, signatures[file.location], file.digest)
@@ -318,13 +318,13 @@ def _decode(root: int, directory: Any, record: Any, signatures: dict[str, str]) 
     `Index.skills` suppresses the errors of a malformed record.
     """
     path, standing, files, read = record
-    frontmatter, heading, of_reading, problems, headings, opening = read
+    frontmatter, heading, standing_alone, problems, headings, opening = read
     if not isinstance(directory, str) or not isinstance(frontmatter, dict):
         raise TypeError
     reading = Reading(
         cast("dict[str, Json]", frontmatter),
         None if heading is None else str(heading),
-        Standing(of_reading),
+        Standing(standing_alone),
         tuple(map(_decode_problem, problems)),
         tuple(map(str, headings)),
         str(opening),

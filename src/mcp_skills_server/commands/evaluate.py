@@ -331,7 +331,7 @@ def _with_tokens(
 def _say_text(shown: contexts.ShownText, tokens: int) -> None:
     cut = ""
     if shown.cut_characters:
-        cut = f"; the host leaves out {shown.cut_characters:,} characters"
+        cut = f"; the host cuts {shown.cut_characters:,} characters"
     say(f"=== {shown.title}: {len(shown.text):,} characters, {tokens:,} tokens{cut}")
     say_lines(shown.text)
     say("")

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,7 +76,7 @@ class InstallOptions(Options):
         "With --url: the environment variable from which the host reads a bearer token.", "VARIABLE"
     )
     include: tuple[str, ...] = many("Serve only skills whose path, name or tag matches.", "PATTERN")
-    exclude: tuple[str, ...] = many("Leave out skills that match, likewise.", "PATTERN")
+    exclude: tuple[str, ...] = many("Do not serve skills that match, likewise.", "PATTERN")
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
@@ -120,7 +119,7 @@ def install(
     """
     platform = context.find_object(Platform)
     if options.listed:
-        _list_entries(platform or _this_platform())
+        _list_entries(platform or disk.this_platform())
         return
     if host is None:
         raise click.MissingParameter(ctx=context, param=context.command.params[0])
@@ -131,7 +130,7 @@ def install(
     if options.install_config is not None:
         path = Path(os.path.abspath(options.install_config))
     else:
-        path = location(row, platform or _this_platform(), project=options.project)
+        path = location(row, platform or disk.this_platform(), project=options.project)
     if entry:
         _warn_of_native(row, roots, platform)
     if entry and options.url is None and options.command is None and is_temporary():
@@ -143,7 +142,7 @@ def install(
     else:
         try:
             if options.project:
-                disk.check_links((platform or _this_platform()).project, path)
+                disk.check_links((platform or disk.this_platform()).project, path)
             _edit(path, row, entry, command, options)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
@@ -277,14 +276,6 @@ def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None)
             remark(f"{printable(root)}: {twice}; install other hosts, or serve another folder")
 
 
-def _this_platform() -> Platform:
-    """Return the folders of this machine and user."""
-    try:
-        return Platform.for_system(sys.platform, Path.home(), Path.cwd(), os.environ)
-    except RuntimeError:
-        raise UsageError("there is no home folder; name the host's file with --config") from None
-
-
 def _command_of(given: str | None) -> list[str]:
     """Return the command that the host starts."""
     if given is not None:
@@ -331,7 +322,7 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
       mcp-skills-server doctor
       mcp-skills-server doctor claude-desktop
     """
-    platform = context.find_object(Platform) or _this_platform()
+    platform = context.find_object(Platform) or disk.this_platform()
     hosts = HOSTS if host is None else {host: HOSTS[host]}
     failed = found = 0
     for key, row in hosts.items():

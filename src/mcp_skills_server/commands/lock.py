@@ -62,7 +62,7 @@ def _open_sources(
 ) -> list[SourceOffer]:
     """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
-    Skills without a signature that the options or a `[[source]]` require are left out, and named
+    Skills without a signature that the options or a `[[source]]` require are not locked, and named
     on stderr. `pin` is the revision of each root, None for the newest. Of the commands among the
     roots, only those in `commands` or in the configuration file are started.
     """
@@ -83,7 +83,7 @@ def _open_sources(
     snapshot = registry.snapshot
     for problem in snapshot.problems:
         if problem.code.startswith("signature-"):
-            remark(f"left out: {problem.path}: {problem.message}")
+            remark(f"not locked: {problem.path}: {problem.message}")
     offers = [
         SourceOffer(text, revisions.get(root.given, ""), {}, registry)
         for text, root in zip(given, registry.roots, strict=True)
@@ -121,7 +121,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """Write a lock file: the revision of each ROOT now, and the digest of each of its skills.
 
     `serve --lock` serves exactly these skills. A skill that cannot be served, or is hidden by that
-    of an earlier ROOT, is left out and named on stderr. A ROOT without any skill is an error, and
+    of an earlier ROOT, is not locked but named on stderr. A ROOT without any skill is an error, and
     nothing is written.
 
     \b
@@ -136,7 +136,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     offers = _open_sources(given, options, commands=given)
     registry = offers[0].registry
     sources = [offer.locked() for offer in offers]
-    _remark_left_out(registry)
+    _remark_not_locked(registry)
     if report_absent(registry)[0]:
         remark(f"{options.output} was not written")
         return 1
@@ -146,16 +146,16 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     return 0
 
 
-def _remark_left_out(registry: Registry) -> None:
+def _remark_not_locked(registry: Registry) -> None:
     for path, skill in registry.snapshot.skills.items():
         if skill.standing is Standing.UNUSABLE:
             reason = next((problem.message for problem in skill.problems), "")
-            remark(f"left out: {path}, which cannot be served: {reason}")
+            remark(f"not locked: {path}, which cannot be served: {reason}")
     for problem in registry.problems():
-        is_left_out = problem.skill and problem.skill not in registry.snapshot.skills
+        is_lost = problem.skill and problem.skill not in registry.snapshot.skills
         is_error = problem.severity == "error" and not problem.code.startswith("signature-")
-        if problem.code == "shadowed" or (is_left_out and is_error):
-            remark(f"left out: {problem.path}: {problem.message}")
+        if problem.code == "shadowed" or (is_lost and is_error):
+            remark(f"not locked: {problem.path}: {problem.message}")
 
 
 @click.command()
@@ -192,7 +192,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> int:
         entries += change.entries(part.kinds, keeps_history=keeps_history)
     kept, hidden = without_hidden(merge_entries(entries))
     for line in hidden:
-        remark(f"left out: {line}")
+        remark(f"not locked: {line}")
     _write_lock(options.lock, kept)
     return 0
 

@@ -48,12 +48,6 @@ _PLACES: Final = 3
 _COLOURS: Final = {"error": "red", "warning": "yellow", "note": "cyan"}
 _FINDINGS: Final = "findings"
 """The kind of the findings in the index."""
-_UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
-_SERVED: Final = {
-    Standing.UNUSABLE: "no",
-    Standing.LENIENT: "only by tools, prompts and the Skills Protocol; it is in no listing",
-    Standing.VALID: "yes",
-}
 
 
 def run_deep_checks(registry: Registry, skills: Collection[Skill]) -> None:
@@ -190,13 +184,14 @@ def _say_skills(skills: Iterable[Skill], counts: Mapping[str, int]) -> None:
     rows: list[tuple[str, ...]] = []
     for skill in skills:
         count = counts[skill.path]
+        state = str(count)
         if skill.standing < Standing.VALID:
+            state += f" ({skill.standing.shown})"
             colours[len(rows)] = "red"
         elif count:
             colours[len(rows)] = "yellow"
         version = identity.version(skill.frontmatter) or ""
         about = " ".join(skill.description.split())
-        state = f"{count}{_UNLISTED.get(skill.standing, '')}"
         rows.append((skill.path, version, str(len(skill.files)), str(skill.size), state, about))
     header = ("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")
     say_table(header, rows, colours=colours)
@@ -238,7 +233,9 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     if options.form == "json":
         say_json(details)
         return
-    details["served"] = _SERVED[skill.standing]
+    details["models see"] = details.pop("listed")
+    if skill.standing is Standing.LENIENT:
+        details["standing"] += "; tools, prompts and the Skills Protocol have it"
     for key, value in details.items():
         if value and isinstance(value, str) and key != "instructions":
             say(f"{key + ':':13}{' '.join(value.split())}")
@@ -293,4 +290,5 @@ def _summary(skill: Skill, problems: int) -> dict[str, Any]:
         "origin": skill.origin,
         "problems": problems,
         "served": skill.standing is Standing.VALID,
+        "standing": skill.standing.shown,
     }

@@ -164,7 +164,7 @@ class ScanOptions(
     include: tuple[str, ...] = many(
         "Serve only skills whose path, name or tag matches, such as 'acme/*'.", "PATTERN"
     )
-    exclude: tuple[str, ...] = many("Leave out skills that match, likewise.", "PATTERN")
+    exclude: tuple[str, ...] = many("Do not serve skills that match, likewise.", "PATTERN")
     hidden: bool = switch(
         False, "Also look for skills in folders with a dot in front, such as .claude/skills."
     )

@@ -104,10 +104,13 @@ def make_server(
     tools = feature_of(features, ToolsFeature)
     opened = open_served(roots, options)
     registry = opened.registry
+    recent = feature_of(features, UsageCounts).open_store(registry, over_http=over_http)
     settings = Settings(
         options.dialect,
         options.page_size,
         tools=tools.tools,
+        preferred_tags=tools.prefer,
+        preferred_paths=(*recent,),
         proposals=tools.proposals(options.proposals, registry),
         **values_of(
             feature_of(features, PromptsFeature), "prompts", "prompt_choice", "prompt_page_size"
@@ -115,7 +118,6 @@ def make_server(
     )
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
-    recent = feature_of(features, UsageCounts).open_store(registry, over_http=over_http)
     runtime = Runtime(
         registry,
         tools.runtime_settings(recent, over_http=over_http),

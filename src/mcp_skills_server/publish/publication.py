@@ -41,7 +41,7 @@ _BASE_WEIGHT: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The skills of a snapshot by name, (skill path, reason) of those left out, and stale files."""
+    """The skills of a snapshot by name, (skill path, reason) of the others, and stale files."""
 
     snapshot: Snapshot
     skills: dict[str, Published]

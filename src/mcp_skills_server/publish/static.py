@@ -98,7 +98,7 @@ class StaticSite:
     def write(self, publication: Publication, *, partial: bool = True) -> list[OutdatedFile] | None:
         """Update the folder to a publication, and return the files that were outdated.
 
-        Without `partial`, write nothing and return None if a skill was left out.
+        Without `partial`, write nothing and return None if a skill cannot be published.
         """
         with self._as_usage_error("written"):
             os.makedirs(self._folder.path, exist_ok=True)

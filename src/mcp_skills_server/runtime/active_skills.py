@@ -46,7 +46,7 @@ class ActiveSkills:
 
     def __init__(self) -> None:
         self.paths: tuple[str, ...] = ()
-        """The paths of the loaded skills. A call leaves out those absent or unusable by then."""
+        """The paths of the loaded skills. A call omits those absent or unusable by then."""
         self._active: Active = {}
         """The loaded skills as last read."""
         self._unused: set[str] = set()

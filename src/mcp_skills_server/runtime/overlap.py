@@ -20,7 +20,7 @@ _COMMON: Final = 200
 """Words of more skills than this select no candidate pairs."""
 _COPY_SIMILARITY: Final = 0.8
 """The minimum Jaccard similarity of the descriptions of copies of one name."""
-_COMPARED: Final = 16
+_MAX_COMPARED: Final = 16
 """The maximum number of skills of one name that each further one is compared with."""
 
 
@@ -92,21 +92,21 @@ def group_copies(skills: Iterable[Skill]) -> Iterator[tuple[Skill, list[Skill]]]
 
     Of many skills of one name only the first few are compared by words, to keep the time linear.
     """
-    same: dict[tuple[str, str], list[Skill]] = {}
-    firsts: dict[str, list[tuple[Skill, list[Skill]]]] = {}
-    order: list[tuple[Skill, list[Skill]]] = []
+    copies_by_text: dict[tuple[str, str], list[Skill]] = {}
+    compared_by_name: dict[str, list[tuple[Skill, list[Skill]]]] = {}
+    groups: list[tuple[Skill, list[Skill]]] = []
     for skill in skills:
-        key = skill.name, skill.description
-        copies = same.get(key)
+        text = skill.name, skill.description
+        copies = copies_by_text.get(text)
         if copies is None:
-            known = firsts.setdefault(skill.name, [])
-            copies = next((copies for first, copies in known if is_copy(first, skill)), None)
+            compared = compared_by_name.setdefault(skill.name, [])
+            copies = next((copies for first, copies in compared if is_copy(first, skill)), None)
             if copies is None:
-                same[key] = []
-                order.append((skill, same[key]))
-                if len(known) < _COMPARED:
-                    known.append(order[-1])
+                copies_by_text[text] = []
+                groups.append((skill, copies_by_text[text]))
+                if len(compared) < _MAX_COMPARED:
+                    compared.append(groups[-1])
                 continue
-            same[key] = copies
+            copies_by_text[text] = copies
         copies.append(skill)
-    return iter(order)
+    return iter(groups)

@@ -177,7 +177,7 @@ class HttpClient:
             target += f"?{parts.query}"
         wait = self._bounds.read_s
         timeouts = {"connect": wait, "read": wait, "write": wait, "pool": self._bounds.download_s}
-        asked = partial(
+        send = partial(
             self._pool(url, private=private).stream,
             method,
             httpcore2.URL(
@@ -190,19 +190,19 @@ class HttpClient:
         try:
             async with AsyncExitStack() as stack:
                 try:
-                    stream = await stack.enter_async_context(asked())
+                    stream = await stack.enter_async_context(send())
                 except _DISCONNECTED:
                     # The server may have closed an idle connection just then (RFC 9112, 9.3.1).
                     if content is not None:
                         raise
-                    stream = await stack.enter_async_context(asked())
-                answered = _joined(stream.headers)
+                    stream = await stack.enter_async_context(send())
+                received = _joined(stream.headers)
                 is_success = 200 <= stream.status < 300
                 most = max_bytes if is_success else max_error_bytes
                 body = b""
                 if method != "HEAD" and (is_success or most):
-                    body = await self._read(shown(url), most, answered, stream)
-            return Response(stream.status, url, answered, body)
+                    body = await self._read(shown(url), most, received, stream)
+            return Response(stream.status, url, received, body)
         except httpcore2.TimeoutException:
             raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
         except (httpcore2.ProtocolError, httpcore2.ReadError) as error:

@@ -89,6 +89,7 @@ def split(texts: str) -> list[str]:
     """Split a list of roots at `os.pathsep`, but not in `https://host:8443` or an oci:// tag."""
     if redact(texts) != texts:  # the colon of a password would split it, and errors show the parts
         raise UsageError("a root is no place for a user or a password; leave it out")
+    # a colon that separates roots: not that of `mcp+stdio:`, of `https://` or of a port
     between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
     parts = [part for part in re.split(between, texts) if part]
     return rejoined(parts) if os.pathsep == ":" else parts

@@ -53,12 +53,12 @@ class McpServer(ListedSource):
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self._fetch = settings.fetch
-        self._words: list[str] = []
+        self._command: list[str] = []
         self._url = ""
         self._token = settings.token
         if given.startswith(COMMAND):
-            self._words = command_words(given)
-            origin = COMMAND + os.path.basename(self._words[0])  # arguments may be secrets
+            self._command = command_words(given)
+            origin = COMMAND + os.path.basename(self._command[0])  # arguments may be secrets
         else:
             self._url = server_url(given, http=settings.fetch.trust.http)
             origin = PREFIX + shown(self._url)
@@ -139,7 +139,7 @@ class McpServer(ListedSource):
         Its stderr is discarded, since it is started, and would log, at each poll. Only the standard
         streams reach it, so its stderr is the lifeline until the shell executes it.
         """
-        program, *arguments = self._words
+        program, *arguments = self._command
         if shutil.which(program) is None:
             raise UnreachableError(f"there is no program {quoted(program)}")
         passed = stack.enter_context(lifeline())

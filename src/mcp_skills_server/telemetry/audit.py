@@ -1,4 +1,4 @@
-"""Audit log: JSON lines for uses of skills, admitted and refused clients, and proposal decisions.
+"""Audit log: JSON lines for uses of skills, admitted and refused clients, and decisions.
 
 A line has the principal, address, skill and digest, but no content, argument, token or search text.
 Several processes may append to one file, because one system call writes a whole line.
@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 STDOUT: Final = "-"
 _ADMITTING: Final = frozenset(("initialize", "server/discover"))
-_RECORDED: Final = frozenset(("load", "read", "run", "propose", "approve", "reject"))
+_RECORDED: Final = frozenset((
+    "load", "read", "run", "propose", "approve", "reject", "switch-on", "switch-off",
+))  # fmt: skip
 _A_MINUTE: Final = 20
 """Most lines a minute for one address without a principal and one reason; others are counted."""
 _MINUTE_S: Final = 60.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.codes import problem
@@ -19,6 +19,7 @@ from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import Reference, may_link, references
 from mcp_skills_server.model import SKILL_MD, Json, Problem
 from mcp_skills_server.validation.pieces import Pieces
+from mcp_skills_server.validation.threats import BLANKS
 
 T = TypeVar("T")
 _BEFORE: Final = 120
@@ -134,27 +135,22 @@ class TextFile:
 
     @cached_property
     def _folded(self) -> str:
-        """Return the text in lower case, with blanks for line ends and characters that grow."""
-        folded = self.text.lower().replace("\n", " ")
+        """Return the text in lower case, with every character at its offset."""
+        folded = self.text.lower()
         if len(folded) != len(self.text):
-            folded = "".join(character.lower()[0] for character in self.text).replace("\n", " ")
+            folded = "".join(character.lower()[0] for character in self.text)
         return folded
 
     def matches(
-        self, pattern: re.Pattern[str], marks: Iterable[str], mark: re.Pattern[str] | None = None
+        self, pattern: re.Pattern[str], marks: Iterable[str], *more: re.Pattern[str]
     ) -> Iterator[re.Match[str]]:
         """Yield the matches around one of these lower-case marks, which each match has.
 
         To find the marks first is 20 times faster than to search for the pattern.
         """
         spots: list[int] = []
-        if mark is not None:
+        for mark in (*map(_mark_pattern, marks), *more):
             spots += [match.start() for match in mark.finditer(self._folded)]
-        for word in marks:
-            at = self._folded.find(word)
-            while at >= 0:
-                spots.append(at)
-                at = self._folded.find(word, at + 1)
         spots.sort()
         read = end = 0
         for number, spot in enumerate(spots):
@@ -162,3 +158,9 @@ class TextFile:
             end = spot + _AFTER
             if number + 1 == len(spots) or spots[number + 1] - _BEFORE > end:
                 yield from pattern.finditer(self.text, max(0, read), end)
+
+
+@cache
+def _mark_pattern(mark: str) -> re.Pattern[str]:
+    """Return the pattern of a mark, whose blanks stand for those between any two words."""
+    return re.compile(BLANKS.join(map(re.escape, mark.split(" "))))

@@ -465,7 +465,7 @@ def _reference_deep(skill: SkillMd) -> Iterator[Finding]:
 
 @DEEP_RULES.rule("reference-missing")
 def _reference_missing(skill: SkillMd) -> Iterator[Finding]:
-    # Other code spans are left out: most words in them that look like paths are none.
+    # Other code spans are ignored: most words in them that look like paths are none.
     targets = _targets(skill, code=False)
     for target, line in (*targets.items(), *_scripts(skill)):
         if not _is_there(target, skill.files):

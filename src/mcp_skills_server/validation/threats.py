@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_S: Final = r"[\s>*_]{1,9}"
+BLANKS: Final = r"[\s>*_]{1,9}"
 """Blanks between two words, over a line's end in a list or a quote."""
+_S: Final = BLANKS
 _NOUN: Final = (
     r"(?:instructions?|prompts?|rules|guidelines|directives|constraints|restrictions|guardrails"
     r"|training|programming|polic(?:y|ies))\b"
@@ -94,7 +95,7 @@ SECRECY_MARKS: Final = (
     "pretend ", "leave this", "omit this",
 )  # fmt: skip
 DENIED_SPEECH: Final = re.compile(
-    r"n(?:ot|['\u2019]t|ever)[\s>*_]{1,9}"
+    rf"n(?:ot|['\u2019]t|ever){_S}"
     r"(?:tell|inform|notify|alert|warn|let|mention|reveal|disclose|report|show|admit)\b"
 )
 """What the other secrecy begins with, in lower case: these verbs alone are too common as marks."""
@@ -136,8 +137,7 @@ CREDENTIAL: Final = re.compile(
 CREDENTIAL_MARKS: Final = (
     ".ssh", ".aws", ".kube", ".docker", ".config", ".netrc", ".npmrc", ".pypirc", ".git-cred",
     ".gnupg", ".pgpass", "/etc/shadow", "wallet.dat", "login data", "keychain-db", "find-generic",
-    "find-internet", "id_rsa", "id_ed25519", "id_ecdsa", "id_dsa", "env |", "env|", "env  |",
-    "env   |", ".env",
+    "find-internet", "id_rsa", "id_ed25519", "id_ecdsa", "id_dsa", "env |", "env|", ".env",
 )  # fmt: skip
 SEND_COMMAND: Final = re.compile(
     r"(?<![\w.-])(?:curl|wget|nc|ncat|netcat|scp|rsync|sftp|sendmail|mail|telnet|irm|iwr|dig|nslookup"

@@ -24,8 +24,8 @@ _WATCHES_TREES: Final = sys.platform != "linux"
 _STEP_MS: Final = 20
 """Poll interval for events. An idle server wakes that often; halving it doubled the idle cost."""
 _POLL_MS: Final = 200
-_DELETED: Final = 3
-_TRIES: Final = 10
+_DELETED: Final = 3  # `watchfiles.Change.deleted`
+_MAX_TRIES: Final = 10
 
 
 class CannotWatchError(SkillsServerError):
@@ -168,7 +168,7 @@ def _opened(directories: set[str]) -> tuple[set[str], RustNotify]:
     # Not `watchfiles.watch`: that generator cannot tell when the watch is armed.
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         there = set(filter(_is_readable, directories))
         try:
             return there, RustNotify(

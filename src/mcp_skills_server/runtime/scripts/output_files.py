@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.errors import RequestError
@@ -30,6 +30,13 @@ class OutputFile:
 
     path: str
     size: int
+
+
+class OutputFiles(NamedTuple):
+    """The listed files of a work directory, and the number of further ones."""
+
+    listed: tuple[OutputFile, ...] = ()
+    others: int = 0
 
 
 def is_plain(status: os.stat_result) -> bool:
@@ -95,8 +102,8 @@ def read(top: str, path: str, most: int) -> bytes:
     raise RequestError(f"The work directory has no file {shown!r}")
 
 
-def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, ...], int]:
-    """Return up to `most` files changed since a time, sorted, and the number of further ones.
+def files_since(top: str, since_ns: int, most: int) -> OutputFiles:
+    """Return the files changed since a time, sorted, of which `most` are listed.
 
     `since_ns` is a ctime of the same disk, because scripts cannot set a ctime. RequestError: the
     directory cannot be read now.
@@ -112,7 +119,7 @@ def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, .
         else:
             hidden += 1  # a result cannot show this path
     files.sort(key=lambda file: file.path)
-    return tuple(files[:most]), len(files[most:]) + hidden
+    return OutputFiles(tuple(files[:most]), len(files[most:]) + hidden)
 
 
 def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:

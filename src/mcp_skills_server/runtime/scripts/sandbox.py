@@ -275,7 +275,7 @@ def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[s
 
 
 def is_off_forbidden() -> bool:
-    """Return True if the sandbox must not be off, because this process is root."""
+    """Return True if the sandbox must not be off. Tests that run as root replace this alone."""
     return is_root()
 
 

@@ -7,11 +7,14 @@ when they change, within a limit of memory. Beyond it a revision names the chang
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.registry import Registry
@@ -19,6 +22,7 @@ from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
 from mcp_skills_server.provenance.difference import Difference, Files, compare
+from mcp_skills_server.sources.git.history import commit_times
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +58,8 @@ class Revisions:
         self._revisions: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
         self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._times: dict[str, float] = {}
+        """When each skill changed last: as seen here, else by git, else by its files."""
 
     def start(self) -> None:
         """Track changes of the registry from now on, in a daemon thread."""
@@ -70,8 +76,13 @@ class Revisions:
         with self._lock:
             return [*reversed(self._revisions.get(path, ()))]
 
+    def changed(self, path: str) -> float | None:
+        """Return when a skill changed last; None if it is not known yet."""
+        return self._times.get(path)
+
     def _follow(self) -> None:
         self._registry.loaded.wait()
+        self._times = self._first_times()
         self._read_known()
         while True:
             when, changes = self._changes.get()
@@ -80,6 +91,24 @@ class Revisions:
                     self._note(when, path, changes.before.get(path), changes.after.get(path))
                 except Exception:  # a bug here must not end the thread
                     logger.exception("a change of %s could not be compared", path)
+
+    def _first_times(self) -> dict[str, float]:
+        times: dict[str, float] = {}
+        by_root = {
+            root.index: commit_times(Path(root.path))
+            for root in self._registry.roots
+            if root.origin is None
+        }
+        for path, skill in self._registry.snapshot.skills.items():
+            folder, files = self._registry.place(skill), self._own_files(skill)
+            known = by_root.get(skill.root, {})
+            seen = [known[file.location] for file in files.values() if file.location in known]
+            for name in () if seen else files:
+                with suppress(OSError):
+                    seen.append(os.lstat(os.path.join(folder, name)).st_mtime)
+            if seen:
+                times[path] = max(seen)
+        return times
 
     def _read_known(self) -> None:
         """Read the files of skills until memory is full, beyond which `_keep` evicts the first."""
@@ -110,6 +139,7 @@ class Revisions:
         important, others = difference.important[:_MAX_LINES], difference.others[:_MAX_LINES]
         is_whole = len(others) == len(difference.others)
         revision = SkillRevision(when, difference.kind, important, others, is_whole)
+        self._times[path] = when
         with self._lock:
             self._revisions.setdefault(path, deque(maxlen=_MAX_REVISIONS)).append(revision)
             self._revisions.move_to_end(path)

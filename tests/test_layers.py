@@ -107,8 +107,14 @@ BUDGETS = {
     "proposals": 790,
 }  # fmt: skip
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
-OVER = {"catalog": 4_742, "format": 3_410, "validation": 2_260}
-"""Lines of packages that exceed their budgets and may not grow. `validation` has the rules of safety (issue 52)."""
+OVER = {
+    "catalog": 4_742, "format": 3_410, "validation": 2_260, "commands": 8_100, "provenance": 960, "server": 3_400,
+    "sources": 6_720, "web": 7_400,
+}  # fmt: skip
+"""Lines of packages that exceed their budgets and may not grow.
+
+`validation` has the rules of safety (issue 52); the last five have what issues 53 to 55 add.
+"""
 MAX_LINES = 60_900
 """Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim.
 

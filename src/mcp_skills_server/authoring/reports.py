@@ -65,19 +65,19 @@ def junit(problems: Sequence[Problem], skills: Iterable[str], skipped: Collectio
 
     Those in `skipped` were not judged.
     """
-    of_skill: dict[str, list[Problem]] = {path: [] for path in skills}
+    by_skill: dict[str, list[Problem]] = {path: [] for path in skills}
     for problem in problems:
-        of_skill.setdefault(problem.skill, []).append(problem)
-    failed = sum(any(problem.severity != "note" for problem in own) for own in of_skill.values())
-    counts = {"name": "skills", "tests": str(len(of_skill)), "failures": str(failed)}
+        by_skill.setdefault(problem.skill, []).append(problem)
+    failed = sum(any(problem.severity != "note" for problem in own) for own in by_skill.values())
+    counts = {"name": "skills", "tests": str(len(by_skill)), "failures": str(failed)}
     suite = ElementTree.Element("testsuite", counts)
-    for path, own in of_skill.items():
+    for path, own in by_skill.items():
         name = printable(path or "(no skill)")
         case = ElementTree.SubElement(suite, "testcase", classname="skills", name=name)
-        counted = [problem for problem in own if problem.severity != "note"]
-        if counted:
-            failure = ElementTree.SubElement(case, "failure", message=printable(counted[0].text))
-            failure.text = "\n".join(map(str, counted))
+        faults = [problem for problem in own if problem.severity != "note"]
+        if faults:
+            failure = ElementTree.SubElement(case, "failure", message=printable(faults[0].text))
+            failure.text = "\n".join(map(str, faults))
         if notes := [str(problem) for problem in own if problem.severity == "note"]:
             ElementTree.SubElement(case, "system-out").text = "\n".join(notes)
         if path in skipped:

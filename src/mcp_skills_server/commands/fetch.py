@@ -242,7 +242,9 @@ def _source(url: str, folder: str, settings: FetchSettings, options: GitOptions)
 def _list(index: wellknown.SiteIndex, settings: FetchSettings) -> int:
     wanted = settings.wanted
     entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
-    rows = [(it.name, it.kind or "files", " ".join(it.description.split())) for it in entries]
+    rows: list[tuple[str, ...]] = []
+    for entry in entries:
+        rows.append((entry.name, entry.kind or "files", " ".join(entry.description.split())))
     say_table(("NAME", "TYPE", "DESCRIPTION"), rows)
     for line in index.warnings:
         remark(f"warning: {line}")

@@ -40,6 +40,7 @@ from mcp_skills_server.model import printable
 from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.sources.kinds import kind_of
 
+_DEFAULT_NAME: Final = "skills"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 """A URL whose last segment is `mcp`, the MCP endpoint of this server and most others."""
@@ -49,13 +50,21 @@ _BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr
 _SHOWN_LINES: Final = 3
 _STATES: Final = {"works": "green", "stale": "red", "fails": "red", "not started": "yellow"}
 """Colours of the states that `doctor` prints."""
+_SHOWN: Final = {
+    "claude-desktop": "Settings, Developer",
+    **dict.fromkeys(("claude-code", "gemini-cli", "qwen-code", "copilot-cli"), "/mcp"),
+    **{host: f"'{host} mcp list'" for host in ("codex", "opencode", "cline")},
+    "cursor": "Settings, MCP",
+    "vscode": "the command 'MCP: List Servers'",
+}
+"""Where a host lists its servers."""
 _HARMLESS: Final = re.compile(r"MCP_SKILLS_(?:INCLUDE|EXCLUDE|HIDDEN|WATCH|POLL|RECONCILE)")
 """Variables of a project's entry that only choose and follow skills."""
 _PATH: Final = click.Path()
 
 
 class InstallOptions(Options):
-    name: str = option("skills", "The name of the server in the host.", show_default=True)
+    name: str = option(_DEFAULT_NAME, "The name of the server in the host.", show_default=True)
     project: bool = flag("Write the host's file of this project instead of the user's.")
     install_config: str | None = option(
         None, "Write this file instead of the host's own.", "--config", type=_PATH, metavar="FILE"
@@ -80,6 +89,13 @@ class InstallOptions(Options):
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
+    every: bool = option(  # eager: it decides what the first argument is
+        False,
+        "Write the file of each host that is installed.",
+        "--all",
+        is_flag=True,
+        is_eager=True,
+    )
     listed: bool = flag(
         "List the hosts that are installed, and which start this server; write nothing.", "--list"
     )
@@ -90,18 +106,28 @@ _EXCLUSIVE: Final = (
     ("--print", "--uninstall"),
     ("--project", "--config"),
     ("--trust", "--uninstall"),
+    *(("--all", other) for other in ("--config", "--project", "--trust", "--print")),
     *(("--url", other) for other in ("ROOT", "--include", "--exclude", "--command")),
 )
 
 
+class _HostOrRoot(click.Choice[str]):
+    """A host, or the first ROOT if --all stands for the hosts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if ctx is not None and ctx.params["every"]:
+            return value
+        return super().convert(value, param, ctx)
+
+
 @click.command(epilog=f"Hosts: {', '.join(HOSTS)}.")
-@click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="HOST", required=False)
+@click.argument("host", type=_HostOrRoot(tuple(HOSTS)), metavar="HOST", required=False)
 @click.argument("roots", nargs=-1, metavar="ROOT...", type=click.Path())
 @takes(InstallOptions)
 @click.pass_context
 def install(
     context: click.Context, options: InstallOptions, host: str | None, roots: tuple[str, ...]
-) -> None:
+) -> int:
     """Configure HOST to start this server with the skills below each ROOT, or to use one at a URL.
 
     HOST is one of those named at the end. Its configuration file keeps everything else that it
@@ -111,6 +137,7 @@ def install(
     \b
     Examples:
       mcp-skills-server install claude-desktop ~/skills
+      mcp-skills-server install --all ~/skills
       mcp-skills-server install vscode ./skills --project --dry-run
       mcp-skills-server install codex ~/skills --print
       mcp-skills-server install cursor --uninstall
@@ -120,11 +147,36 @@ def install(
     platform = context.find_object(Platform)
     if options.listed:
         _list_entries(platform or disk.this_platform())
-        return
-    if host is None:
+        return 0
+    failed = False
+    if options.every:
+        roots = (host, *roots) if host is not None else roots
+        _check(options, roots)
+        platform = platform or disk.this_platform()
+        for key in [key for key, row in HOSTS.items() if _is_here(row, platform)]:
+            try:
+                _install(key, options, roots, platform)
+            except UsageError as error:
+                remark(f"{key}: {error}")
+                failed = True
+    elif host is None:
         raise click.MissingParameter(ctx=context, param=context.command.params[0])
-    row = HOSTS[host]
-    _check(row, options, roots)
+    else:
+        _check(options, roots)
+        _install(host, options, roots, platform)
+    local = [root for root in roots if kind_of(root).is_path]
+    if local and not options.uninstall and not failed:  # URLs are not fetched
+        _report_problems(local)
+    return int(failed)
+
+
+def _install(
+    key: str, options: InstallOptions, roots: Sequence[str], platform: Platform | None
+) -> None:
+    """Add the entry to a host's file, remove it, or print it."""
+    row = HOSTS[key]
+    if options.trust and row.trust is None:
+        raise UsageError(f"--trust: an entry of {row.title} has no such switch; see docs/hosts.md")
     command = _command_of(options.command)
     entry = {} if options.uninstall else _entry(row, options, command, roots)
     if options.install_config is not None:
@@ -143,12 +195,18 @@ def install(
         try:
             if options.project:
                 disk.check_links((platform or disk.this_platform()).project, path)
-            _edit(path, row, entry, command, options)
+            _edit(path, key, entry, command, options)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
-    local = [root for root in roots if kind_of(root).is_path]
-    if entry and local:  # URLs are not fetched
-        _report_problems(local)
+
+
+def _is_here(host: Host, platform: Platform) -> bool:
+    """Return whether a host is installed: it has a file, or a folder of its own for one."""
+    try:
+        path = location(host, platform)
+    except UsageError:  # several files
+        return True
+    return path.exists() or (path.parent.is_dir() and path.parent != platform.home)
 
 
 def _report_problems(roots: Sequence[str]) -> None:
@@ -159,21 +217,22 @@ def _report_problems(roots: Sequence[str]) -> None:
     remark_problems(registry)
 
 
-def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
+def _check(options: InstallOptions, roots: Sequence[str]) -> None:
     """Raise UsageError for a name that hosts reject, and for options that exclude each other."""
     if not _NAME.fullmatch(options.name):
         raise UsageError(f"--name {options.name!r}: give 1 to 64 letters, digits, '-' and '_'")
-    values = {**vars(options), "print": options.show, "config": options.install_config}
+    renamed = {"print": options.show, "all": options.every, "config": options.install_config}
+    values = {**vars(options), **renamed}
     given = {f"--{name.replace('_', '-')}" for name, value in values.items() if value}
     if roots:
         given.add("ROOT")
     for one, other in _EXCLUSIVE:
         if one in given and other in given:
             raise UsageError(f"{one} and {other} exclude each other; give one of them")
-    if options.trust and host.trust is None:
-        raise UsageError(f"--trust: an entry of {host.title} has no such switch; see docs/hosts.md")
     if options.token_env is not None and options.url is None:
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
+    if not (roots or options.url or options.uninstall):
+        raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
 
 
 def _entry(
@@ -195,8 +254,6 @@ def _local_entry(
     host: Host, command: list[str], roots: Sequence[str], chosen: Sequence[str]
 ) -> dict[str, Any]:
     """Return the entry for a host that starts this server, with options that choose skills."""
-    if not roots:
-        raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
     absolute: list[str] = []
     for root in roots:
         if redact(root) != root:
@@ -237,10 +294,10 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
 
 
 def _edit(
-    path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions
+    path: Path, key: str, entry: dict[str, Any], command: list[str], options: InstallOptions
 ) -> None:
     """Add the entry to the host's file, or remove it if `entry` is empty."""
-    name, file = options.name, disk.read(path)
+    host, name, file = HOSTS[key], options.name, disk.read(path)
     if entry:
         new = edit.install(file.raw, host, name, entry, command)
     else:
@@ -258,13 +315,16 @@ def _edit(
     backup = disk.replace(file, new)
     done = f"wrote {name!r} to" if entry else f"removed {name!r} from"
     kept = f"; the old file is {backup.name} beside it" if backup else ""
-    remark(f"{done} {path}{kept}; restart {host.title}")
-    if host.expands is None:
-        return
+    remark(f"{done} {path}{kept}{'' if entry else f'; restart {host.title}'}")
     for word in edit.command_line_of(entry):
-        if replaced := host.expands.search(word):
+        if host.expands is not None and (replaced := host.expands.search(word)):
             change = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
             remark(f"{change}; use a path without it if the server is missing")
+    if entry:
+        shown = f"; {_SHOWN[key]} shows {name!r} then" if key in _SHOWN else ""
+        say(f"  next:  restart {host.title}{shown}", err=True)
+        say(f"  check: mcp-skills-server doctor {key}", err=True)
+        say("  use:   ask for something that a skill describes: the model loads it", err=True)
 
 
 def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None) -> None:
@@ -291,7 +351,8 @@ def _command_of(given: str | None) -> list[str]:
 class HostEntry(NamedTuple):
     """A host's entry that starts this server: file, name, command line and environment.
 
-    `fault` says why it cannot work, as far as is known without starting it; "" for nothing.
+    `fault` says why it cannot work, as far as is known without starting it; "" for nothing. An
+    entry without a command line connects to a URL, and `fault` says to which.
     """
 
     path: Path
@@ -334,6 +395,10 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
             continue
         for entry in entries:
             found += 1
+            if not entry.words:
+                hint = "'list mcp+URL' asks it; only entries that start a program are tested"
+                say_folded(f"{key}: {entry.name!r} in {entry.path}: {entry.fault}; {hint}", {})
+                continue
             trouble, count, began = entry.fault, 0, time.monotonic()
             reason = ""
             if not trouble and entry.path != location(row, platform):
@@ -362,7 +427,7 @@ def _list_entries(platform: Platform) -> None:
         except UsageError as error:
             rows.append((key, "yes", "-", clipped(str(error)), "-"))
             continue
-        here = "yes" if path.exists() or path.parent.is_dir() else "no"
+        here = "yes" if _is_here(row, platform) else "no"
         for entry in entries:
             rows.append((key, here, entry.name, entry.fault or "configured", str(entry.path)))
         if not entries:
@@ -377,9 +442,14 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
         places.append(location(host, platform, project=True))
     for path in dict.fromkeys(places):
         try:
-            entries = edit.entries_of(disk.read(path).raw, host, _command_of(None))
+            raw = disk.read(path).raw
+            entries = edit.entries_of(raw, host, _command_of(None))
+            url = edit.url_of(raw, host, _DEFAULT_NAME)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
+        if url is not None:
+            state = f"connects to {printable(redact(url))}"
+            yield HostEntry(path, _DEFAULT_NAME, [], {}, state)
         for name, entry in entries.items():
             words = edit.command_line_of(entry)
             given = entry.get("env") or entry.get("environment")

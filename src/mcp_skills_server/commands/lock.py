@@ -33,6 +33,7 @@ from mcp_skills_server.provenance.updates import (
     without_hidden,
 )
 from mcp_skills_server.sources.kinds import kind_of
+from mcp_skills_server.sources.oci.reference import TAGS
 
 _DEFAULT: Final = "skills.lock"
 
@@ -182,14 +183,13 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> int:
     elif is_new:
         _say_changes(chosen)
     else:
-        of = f" of {', '.join(names)}" if names else ""
-        remark(f"nothing{of} is new: the skills match {options.lock}")
+        named = f" of {', '.join(names)}" if names else ""
+        remark(f"nothing{named} is new: the skills match {options.lock}")
     if options.update_check:
         return int(is_new)
     entries: list[LockedSource] = []
     for change, part in zip(changes, chosen, strict=True):
-        keeps_history = kind_of(change.source.given).keeps_history
-        entries += change.entries(part.kinds, keeps_history=keeps_history)
+        entries += change.entries(part.kinds, keeps_history=_keeps_history(change.source))
     kept, hidden = without_hidden(merge_entries(entries))
     for line in hidden:
         remark(f"not locked: {line}")
@@ -261,8 +261,8 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
       mcp-skills-server diff ./skills git+https://git.example/acme/skills
       mcp-skills-server diff --lock skills.lock
     """
-    said = click.get_current_context().get_parameter_source("lock") is ParameterSource.COMMANDLINE
-    if pair and said:
+    source = click.get_current_context().get_parameter_source("lock")
+    if pair and source is ParameterSource.COMMANDLINE:  # elsewhere --lock is for other commands
         raise UsageError("diff takes two roots or --lock FILE, not both")
     if options.lock is not None and not pair:
         changes = _changes(options.lock, options)
@@ -284,7 +284,7 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
 
 def _differences_since(change: SourceChange, options: SignedRootOptions) -> Iterable[Difference]:
     source, kinds = change.source, change.kinds
-    if kinds and kind_of(source.given).keeps_history:
+    if kinds and _keeps_history(source):
         (before,) = _open_sources([source.given], options, source.revision)
         yield from _between(before, change.offer, kinds)
         return
@@ -293,6 +293,11 @@ def _differences_since(change: SourceChange, options: SignedRootOptions) -> Iter
             yield from _between(None, change.offer, [skill])
         else:
             yield Difference(skill, kind, (), ("the source no longer has the locked text",))
+
+
+def _keeps_history(source: LockedSource) -> bool:
+    """Tell whether earlier revisions of a source can be fetched."""
+    return kind_of(source.given).keeps_history and not source.revision.startswith(TAGS)
 
 
 def _between(

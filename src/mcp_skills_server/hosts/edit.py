@@ -136,6 +136,16 @@ def entries_of(
     return {name: entries[name] for name in ours}
 
 
+def url_of(raw: bytes | None, host: Host, name: str) -> str | None:
+    """Return the URL of the entry of this name in a file, None if it has none.
+
+    Raises:
+        UsageError: the file is broken.
+    """
+    url = _url_of(_entries(_read(_text(raw)[1], host), host).get(name), host)
+    return url if isinstance(url, str) else None
+
+
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
     """Return the text of a file that holds this server's entry alone."""
     entry = {**entry, **host.new}

@@ -25,7 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.listed import EntryRefusedError, ListedSkill
+from mcp_skills_server.dialects.remote_entries import EntryRefusedError, ListedSkill
 from mcp_skills_server.errors import UsageError, clipped, quoted
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.addresses import is_loopback, shown

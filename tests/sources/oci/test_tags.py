@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from commands.calls import names_served
 from mcp_skills_server.provenance.keyless import Identity, KeylessVerifier
 from mcp_skills_server.sources.oci import manifests
 from mcp_skills_server.sources.oci.access import Access
@@ -105,17 +106,26 @@ def test_tag_names_a_skill_unless_it_is_a_version_or_a_referrer() -> None:
 
 
 def test_lock_pins_the_skills_of_all_tags(registry: FakeRegistry, tmp_path: Path) -> None:
+    """An earlier state of the tags cannot be fetched, so a skill that changed is refused."""
     publish(registry, "docx", "pdf")
     registry.list_tags("docx", "pdf")
     options, lock = [*cache_option(tmp_path)], tmp_path / "skills.lock"
     run_command("lock", open_name(registry), "--output", lock, *options)
-    assert "unchanged" not in run_command("update", "--check", "--lock", lock, *options).stdout
-    publish(registry, "pdf", text="Moved.")
-    done = run_command("update", "--check", "--lock", lock, *options, code=1)
-    assert "pdf" in done.stdout
-    assert "docx" not in done.stdout
-    run_command("update", "--lock", lock, *options)
     run_command("update", "--check", "--lock", lock, *options)
+    assert names_served("--lock", lock, "--frozen", *options) == ["docx", "pdf"]
+    publish(registry, "docx", "pdf", text="Moved.")
+    assert "frozen" in run_command("serve", "--lock", lock, "--frozen", *options, code=2).stderr
+    done = run_command("diff", "--lock", lock, *options, code=1)
+    assert [line for line in done.stdout.splitlines() if line.startswith(("docx", "pdf"))] == [
+        "docx: changed", "pdf: changed",
+    ]  # fmt: skip
+    run_command("update", "pdf", "--lock", lock, *options)
+    done = run_command("update", "--check", "--lock", lock, *options, code=1)
+    assert "docx" in done.stdout
+    assert "pdf" not in done.stdout
+    assert lock.read_text().count("[[source]]") == 1
+    run_command("update", "--lock", lock, *options)
+    assert names_served("--lock", lock, "--frozen", *options) == ["docx", "pdf"]
 
 
 def test_each_tag_needs_a_signature_of_its_own(registry: FakeRegistry, tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.sources import addresses
 
 LATEST: Final = "latest"
+TAGS: Final = "tags:"
+"""Prefix of a revision of all tags of a repository, whose earlier states are not kept."""
 _SCHEMES: Final = {"oci://": "https", "oci+http://": "http"}
 _REGISTRY: Final = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
 )
 _SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_NO_SKILL: Final = re.compile(r"sha256-|v?[0-9]+(?:[.][0-9]+)*(?:[-+_].*)?$")
+_NO_SKILL: Final = re.compile(r"sha256-|v?[0-9]++(?:[.][0-9]++)*(?:[-+_].*)?$")
 _MAX_LENGTH: Final = 255
 _HUB: Final = "docker.io"
 _HUB_API: Final = "registry-1.docker.io"

@@ -38,7 +38,7 @@ from mcp_skills_server.sources.oci.manifests import (
     bundles_among,
     decode_manifest,
 )
-from mcp_skills_server.sources.oci.reference import is_skill_tag, parse_reference
+from mcp_skills_server.sources.oci.reference import TAGS, is_skill_tag, parse_reference
 from mcp_skills_server.sources.reconcile import fetching
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
@@ -63,8 +63,6 @@ _OVERHEAD: Final = 4 << 20
 """Maximum bytes of archives beyond their files."""
 LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
 """Limits on all layers of one artifact together; each skill in it has its own limits."""
-_TAGS: Final = "tags:"
-"""Prefix of a revision of all tags of a repository."""
 _MAX_TAGS: Final = 1_000
 _MAX_BUNDLES: Final = 100
 _MAX_BUNDLE_BYTES: Final = 1 << 20
@@ -92,8 +90,8 @@ class Oci(Source):
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         named = parse_reference(given, http=settings.fetch.trust.http)
-        # the tags of a repository have no earlier state; the lock judges each skill
-        pin = None if (settings.pin or "").startswith(_TAGS) else settings.pin
+        # of all tags the newest state is fetched, and the lock judges each skill
+        pin = None if (settings.pin or "").startswith(TAGS) else settings.pin
         if pin is not None and not is_digest(pin):
             raise UsageError(f"{named}: {quoted(pin)} is no digest; lock it again")
         self._reference = named if pin is None else replace(named, digest=pin)
@@ -119,7 +117,7 @@ class Oci(Source):
                 tags = await self._skill_tags(client)
                 if not tags:
                     raise
-                digest = f"{_TAGS}{digest_of(json.dumps(tags).encode())}"
+                digest = f"{TAGS}{digest_of(json.dumps(tags).encode())}"
                 return Revision(digest, self.check_s, tags)
         return Revision(digest, self.check_s)
 
@@ -183,7 +181,7 @@ class Oci(Source):
         manifest = await self._manifest(client, digest)
         if isinstance(manifest, ImageManifest):
             return [_Artifact(digest, manifest.annotations, manifest)]
-        if manifest.platforms:
+        if manifest.is_one_artifact:
             return [_Artifact(digest, manifest=manifest)]
         entries = {entry.digest: entry for entry in manifest.entries}
         if not entries:
@@ -224,7 +222,7 @@ class Oci(Source):
     ) -> Callable[[], UnitContents]:
         """Download and verify an artifact's layers; return a blocking function that reads them."""
         manifest = artifact.manifest or await self._manifest(client, artifact.digest)
-        if isinstance(manifest, Collection) and manifest.platforms:
+        if isinstance(manifest, Collection) and manifest.is_one_artifact:
             manifest = await self._manifest(client, manifest.chosen.digest)
         if isinstance(manifest, Collection):
             raise ContentRefusedError("it is a collection in a collection, which is not read")

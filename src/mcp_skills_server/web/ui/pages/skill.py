@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.hosts.disk import installed_hosts
 from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
 from mcp_skills_server.hosts.table import HOSTS
-from mcp_skills_server.installation import start_command
+from mcp_skills_server.installation import shell_command, start_command
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
@@ -354,7 +353,8 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
                 entry = entry_for(host, program, roots)
         except UsageError:
             continue  # the host has no such kind of entry
-        command, text = shlex.join([*program, "install", key, *given]), snippet(host, _NAME, entry)
+        command = shell_command([*program, "install", key, *given])
+        text = snippet(host, _NAME, entry)
         snippets.append(Snippet(key, host.title, command, text, _link(key, entry)))
     return snippets
 

@@ -84,8 +84,8 @@ def probe(options: ProbeOptions, target: str) -> int:
     is_ok = not any(options.strict or problem.severity == "error" for problem in problems)
     _print(problems, verdicts, options.form, is_ok=is_ok)
     for era, own in verdicts.items():
-        if own.stopped:
-            remark(f"{era} era: {own.stopped}")
+        for reason in own.stopped:
+            remark(f"{era} era: {reason}")
     for line in silent:
         remark(f"not spoken: {line}")
     return int(not is_ok)
@@ -128,9 +128,9 @@ def _print(
             | {key: rule[key] for key in ("level", "source", "says")}
             for id_, rule in rules().items()
         ]
-        skills = {era: own.skills for era, own in verdicts.items()}
-        found = [problem._asdict() for problem in problems]
-        say_json({"ok": is_ok, "eras": skills, "problems": found, "rules": table})
+        skills = {era: len(own.skills) for era, own in verdicts.items()}
+        faults = [problem._asdict() for problem in problems]
+        say_json({"ok": is_ok, "eras": skills, "problems": faults, "rules": table})
     elif form == "sarif":
         say_json(reports.sarif(problems, {}))
     elif form == "junit":
@@ -143,4 +143,4 @@ def _print(
         counts = f"{plural(len(broken), 'rule')} broken, {kept} kept, {len(unseen)} not seen"
         say(f"{counts}: {', '.join(unseen) or 'none'}")
         for era, own in verdicts.items():
-            say(f"{era} era: {plural(own.skills, 'skill')}")
+            say(f"{era} era: {plural(len(own.skills), 'skill')}")

@@ -49,7 +49,7 @@ def fields_of(value: object) -> Fields:
 
 
 @dataclass(slots=True)
-class Call:
+class ProbeCall:
     """A message that was sent, and what came back: an answer, and before it messages and noise.
 
     Attributes:
@@ -89,25 +89,25 @@ class Call:
         return said if self.status is None else f"{said}, status {self.status}"
 
 
-class Connection(ABC):
+class ProbeConnection(ABC):
     """A connection in one era, with at most `timeout_s` for each exchange."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
 
     @abstractmethod
-    def _messages(self, call: Call, headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
+    def _messages(self, call: ProbeCall, headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
         """Send the message of a call, set its status, and yield all that comes back."""
 
     async def exchange(
         self, sent: Fields, headers: Mapping[str, str], *, is_stream: bool = False
-    ) -> Call:
+    ) -> ProbeCall:
         """Send a message. The answer of a stream is its first message.
 
         Raises:
             LostError: the server does not answer in time, or not at all.
         """
-        call = Call(sent)
+        call = ProbeCall(sent)
         try:
             with anyio.fail_after(self._timeout_s):
                 async with aclosing(self._messages(call, headers)) as messages:
@@ -140,7 +140,7 @@ def _decoded(raw: bytes) -> Fields:
         return {}
 
 
-class HttpConnection(Connection):
+class HttpConnection(ProbeConnection):
     """Streamable HTTP: a POST for each message."""
 
     def __init__(
@@ -152,7 +152,7 @@ class HttpConnection(Connection):
         self._is_modern = is_modern
         self._session: dict[str, str] = {}
 
-    async def _messages(self, call: Call, headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
+    async def _messages(self, call: ProbeCall, headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
         method, uri = call.message["method"], call.message["params"].get("uri", "")
         sent = _HEADERS | self._session
         if self._is_modern:
@@ -178,7 +178,7 @@ class HttpConnection(Connection):
                 await self._client.delete(self._url, headers=self._session)
 
 
-class PipeConnection(Connection):
+class PipeConnection(ProbeConnection):
     """The pipes of a command: a line for each message."""
 
     def __init__(self, process: Process, timeout_s: float) -> None:
@@ -187,7 +187,7 @@ class PipeConnection(Connection):
         self._buffer = LineBuffer(MAX_ANSWER)
         self._lines: deque[bytes | None] = deque()
 
-    async def _messages(self, call: Call, headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
+    async def _messages(self, call: ProbeCall, headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
         del headers
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:

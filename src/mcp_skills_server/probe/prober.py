@@ -15,14 +15,13 @@ from typing import Any, Final, cast
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.dialects.dialect import is_initial
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
-from mcp_skills_server.dialects.listed import (
+from mcp_skills_server.dialects.remote_entries import (
     MAX_BYTES,
     MAX_FILES,
     EntryRefusedError,
     is_same,
     path_below,
 )
-from mcp_skills_server.dialects.sep2640 import EXTENSION
 from mcp_skills_server.errors import SkillsServerError, clipped, listed, quoted
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.uris import SCHEME
@@ -31,10 +30,10 @@ from mcp_skills_server.model.digests import digest_of, is_digest
 from mcp_skills_server.probe.connection import (
     LEGACY,
     MODERN,
-    Call,
-    Connection,
     Fields,
     LostError,
+    ProbeCall,
+    ProbeConnection,
     fields_of,
 )
 from mcp_skills_server.probe.rules import Verdicts, rules, rules_with, shape_of
@@ -42,6 +41,7 @@ from mcp_skills_server.server.eras import DISCOVER, INITIALIZE, shape_error
 from mcp_skills_server.validation.rules import check
 
 _META: Final = "io.modelcontextprotocol/"
+_EXTENSION: Final = f"{_META}skills"
 _LIST: Final = "skills/list"
 _GET: Final = "skills/get"
 _READ: Final = "resources/read"
@@ -59,7 +59,7 @@ _KEYS: Final = {
 _OLD_CODES: Final = (-32002, -32042)
 _CODES: Final = (-32020, -32021, -32022, *_OLD_CODES)
 _CLIENT: Final = {"name": "mcp-skills-server probe", "version": "1"}
-_CAPABILITIES: Final[Fields] = {"extensions": {EXTENSION: {}}}
+_CAPABILITIES: Final[Fields] = {"extensions": {_EXTENSION: {}}}
 _ENVELOPE: Final[Fields] = {
     f"{_META}protocolVersion": MODERN,
     f"{_META}clientCapabilities": _CAPABILITIES,
@@ -82,7 +82,7 @@ class NotSpokenError(SkillsServerError):
 class Prober:
     """Probes a server in one era, with at most `max_requests` requests."""
 
-    def __init__(self, connection: Connection, *, is_modern: bool, max_requests: int) -> None:
+    def __init__(self, connection: ProbeConnection, *, is_modern: bool, max_requests: int) -> None:
         self.verdicts = Verdicts()
         self._judge = self.verdicts.judge
         self._connection = connection
@@ -108,10 +108,11 @@ class Prober:
         except LostError as error:
             raise NotSpokenError(str(error)) from None
         if call.result is None or not (self._is_modern or "protocolVersion" in call.result):
-            raise NotSpokenError(f"{method}: {call.said}")
+            hint = "; give a token by --token-env" if call.status == 401 else ""
+            raise NotSpokenError(f"{method}: {call.said}{hint}")
         self._is_http = call.status is not None
         capabilities = fields_of(call.result.get("capabilities"))
-        settings = fields_of(capabilities.get("extensions")).get(EXTENSION)
+        settings = fields_of(capabilities.get("extensions")).get(_EXTENSION)
         if not is_initial(fields_of(settings)):
             revision = quoted(str(fields_of(settings)["revision"]))
             raise NotSpokenError(f"revision {revision} of the extension is not known here")
@@ -123,13 +124,13 @@ class Prober:
         try:
             await self._survey(capabilities)
         except LostError as error:
-            self.verdicts.stopped = f"it ended early: {error}"
+            self.verdicts.stopped.append(f"it ended early: {error}")
 
     async def _survey(self, capabilities: Fields) -> None:
         if not self._is_modern:
             await self._notify("notifications/initialized", {})
         entries = self._entries(await self._pages(_LIST) or [])
-        self.verdicts.skills = len(entries)
+        self.verdicts.skills.update(entry["uri"] for entry in entries)
         resources: list[Any] = []
         for method in _KEYS:
             if method.partition("/")[0] in capabilities and method not in (_LIST, _FOLDER):
@@ -235,7 +236,7 @@ class Prober:
             id_ = fields_of(params.get("_meta")).get(f"{_META}subscriptionId")
             self._judge("MCP-36", id_ == self._count, f"the subscriptionId {quoted(str(id_))}")
 
-    async def _ask(self, method: str, **params: Any) -> Call:
+    async def _ask(self, method: str, **params: Any) -> ProbeCall:
         """Send a valid request, and judge the response as such."""
         call = await self._send(method, params)
         self._response(call)
@@ -243,7 +244,7 @@ class Prober:
 
     async def _send(
         self, method: str, params: Fields, headers: Mapping[str, str] | None = None
-    ) -> Call:
+    ) -> ProbeCall:
         if self._count >= self._max_requests:
             raise LostError(_NO_MORE)
         self._count += 1
@@ -279,7 +280,7 @@ class Prober:
                 reason = shape_error(value, shape_of(rules()[id_][kind][name]), "it")
                 self._judge(id_, reason is None, f"{shown}: {reason}")
 
-    def _response(self, call: Call) -> None:
+    def _response(self, call: ProbeCall) -> None:
         """Judge the response to a valid request."""
         method, error, result = call.message["method"], call.error, call.result
         is_error = type(error.get("code")) is int and isinstance(error.get("message"), str)
@@ -306,7 +307,7 @@ class Prober:
                 for id_ in {"S40-20", "S40-23", "MCP-23"} & {*rules_with("modern", method)}:
                     self._judge(id_, False, f"{call.name}: ttlMs {ttl}")
 
-    def _before(self, call: Call) -> None:
+    def _before(self, call: ProbeCall) -> None:
         """Judge the messages before a modern response, and the code of its error."""
         if not self._is_modern:
             return
@@ -322,7 +323,7 @@ class Prober:
             self._judge("MCP-16", code not in _OLD_CODES, f"{call.name}: error {code}")
             self._judge("MCP-20", not is_own, f"{call.name}: error {code}")
 
-    def _refused(self, id_: str, row: Fields, call: Call) -> None:
+    def _refused(self, id_: str, row: Fields, call: ProbeCall) -> None:
         """Judge the response to an invalid request."""
         code, codes = call.error.get("code"), row.get("codes", ())
         is_status = not self._is_modern or call.status in (None, row.get("status", call.status))
@@ -382,7 +383,7 @@ class Prober:
             other = [key for key in keys if not is_same(got.get(key), entry.get(key))]
             self._judge("S40-26", not other, f"{uri}: other {listed(other)} than in skills/list")
 
-    def _content(self, call: Call) -> bytes | None:
+    def _content(self, call: ProbeCall) -> bytes | None:
         """Judge the content of a listed file, and return its bytes; None if it has none."""
         contents = _items(fields_of(call.result).get("contents"))
         content: Fields = fields_of(contents[0]) if len(contents) == 1 else {}
@@ -411,7 +412,7 @@ class Prober:
         own = document.frontmatter
         if own is not None:
             self._frontmatters[uri] = own
-            self.verdicts.judged |= {id_ for id_, field in judged.items() if field in own}
+            self.verdicts.judged.update(id_ for id_, field in judged.items() if field in own)
             keys, both = own.keys() | given.keys(), own.keys() & given.keys()
             other = [key for key in keys if key not in both or not is_same(own[key], given[key])]
             self._judge(

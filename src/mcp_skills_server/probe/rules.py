@@ -43,15 +43,15 @@ class Verdicts:
     Attributes:
         judged: the rules for which there was something to judge.
         faults: pairs of a rule and what is wrong, as keys.
-        stopped: why not everything was judged, or "".
-        skills: the number of listed skills.
+        stopped: why not everything was judged, if so.
+        skills: the URIs of the listed skills.
     """
 
     def __init__(self) -> None:
         self.judged: set[str] = set()
         self.faults: dict[tuple[str, str], None] = {}
-        self.stopped = ""
-        self.skills = 0
+        self.stopped: list[str] = []
+        self.skills: set[str] = set()
 
     def judge(self, rule: str, is_kept: object, fault: str) -> bool:
         """Record whether a rule is kept, with the fault if it is not, and return it."""

@@ -70,8 +70,7 @@ _HANDSHAKE: Final[Fields] = {
     "capabilities": _CAPABILITIES,
     "clientInfo": _CLIENT,
 }
-_CHARACTER: Final = r"[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}"
-_URI: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://(?:{_CHARACTER})+(?:/(?:{_CHARACTER})+)*")
+_SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
 _NO_MORE: Final = "--max-requests allows no more requests"
 
 
@@ -366,7 +365,9 @@ class Prober:
             said = f"digest {quoted(str(item.get('digest')))}, size {quoted(str(item.get('size')))}"
             self._judge("S40-18", is_form, f"{item['uri']}: {said}")
         for address in {uri, *(file["uri"] for file in files)}:
-            self._judge("S40-8", _URI.fullmatch(address), quoted(address))
+            segments = address.partition("://")[2].split("/")
+            is_valid = all(_SEGMENT.fullmatch(segment) for segment in segments)
+            self._judge("S40-8", is_valid, quoted(address))
         if isinstance(entry.get("resources"), list):
             size = sum(file["size"] for file in files if type(file.get("size")) is int)
             is_small = len(files) <= MAX_FILES and size <= MAX_BYTES

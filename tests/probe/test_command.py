@@ -196,6 +196,19 @@ def test_text_has_rule_sentence_and_era() -> None:
     assert "secret" not in done.stdout
 
 
+def test_text_has_five_findings_of_a_rule_and_the_number_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def probed(_url: str, _words: list[str], _is_modern: bool, _options: Any) -> Verdicts:
+        made = Verdicts()
+        for number in range(9):
+            made.judge("S40-18", False, f"skill://one/{number}.md: size 1, not 2")
+        return made
+
+    monkeypatch.setattr(probe, "_probe", probed)
+    lines = run("probe", TARGET).stdout.splitlines()
+    assert sum("[S40-18]" in line for line in lines) == 5
+    assert lines[5] == "4 more of S40-18; --format json has them"
+
+
 @pytest.mark.usefixtures("verdicts")
 def test_json_has_a_verdict_for_each_rule() -> None:
     report = json.loads(run("probe", TARGET, "--format", "json").stdout)

@@ -489,6 +489,12 @@ async def test_unknown_revision_is_not_judged(tmp_path: Path) -> None:
     assert raised.group_contains(NotSpokenError, match="revision '2099-01-01' of the extension is not known here")
 
 
+async def test_legacy_era_needs_no_extension(tmp_path: Path) -> None:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await probed(skills_in(tmp_path), "legacy", hello(without("extensions")))
+    assert raised.group_contains(NotSpokenError, match="the extension is not declared")
+
+
 async def test_server_without_directory_read_is_not_asked_for_directories(tmp_path: Path) -> None:
     asked: list[str] = []
 

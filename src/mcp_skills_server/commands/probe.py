@@ -35,6 +35,8 @@ from mcp_skills_server.sources.kinds import COMMAND
 from mcp_skills_server.sources.mcp import PREFIX, command_words, http_client, server_url
 
 _URL: Final = re.compile(r"(?:mcp\+)?https?://")
+_OF_A_RULE: Final = 5
+"""The most findings of a rule that are printed as text."""
 Form = Literal["text", "json", "junit", "sarif"]
 
 
@@ -137,8 +139,13 @@ def _print(
         cases = [problem._replace(skill=problem.code) for problem in problems]
         say_lines(reports.junit(cases, rules(), skipped=unseen))
     else:
+        printed: Counter[str] = Counter()
         for problem in problems:
-            say_problem(problem)
+            printed[problem.code] += 1
+            if printed[problem.code] <= _OF_A_RULE:
+                say_problem(problem)
+        for id_ in [id_ for id_ in broken if broken[id_] > _OF_A_RULE]:
+            say(f"{broken[id_] - _OF_A_RULE:,} more of {id_}; --format json has them")
         kept = len(rules()) - len(unseen) - len(broken)
         counts = f"{plural(len(broken), 'rule')} broken, {kept} kept, {len(unseen)} not seen"
         say(f"{counts}: {', '.join(unseen) or 'none'}")

@@ -115,6 +115,8 @@ class Prober:
         if not is_initial(fields_of(settings)):
             revision = quoted(str(fields_of(settings)["revision"]))
             raise NotSpokenError(f"revision {revision} of the extension is not known here")
+        if settings is None and not self._is_modern:  # SEP-2640 is of MCP 2026-07-28 or later
+            raise NotSpokenError("the extension is not declared")
         self._response(call)
         if settings is None:
             return

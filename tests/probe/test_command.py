@@ -26,7 +26,7 @@ HELLO = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs":
     "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "odd", "version": "1"}},
 }
 ODD_SERVER = """
-import json, sys, time
+import json, sys
 for line in sys.stdin:
     request = json.loads(line)
     if request.get("method") == "server/discover":
@@ -108,18 +108,17 @@ def test_command_that_is_no_server_is_one_line(command: str, reason: str, monkey
     assert done.stderr == f"mcp-skills-server: mcp+stdio:{program}: no server of skills answers; {reasons}\n"
 
 
-@each_row(("then", "reason", "seconds"), [
-    ("sys.exit()", "no answer, since the command closed its pipes", "60"),
-    ("time.sleep(600)", "no answer within 1 s", "1"),
-    ("sys.stdout.write('x' * 70_000 + chr(10)); sys.stdout.flush()", "an answer has more than 65,536 bytes", "60"),
-    ("print('[' * 20_000, flush=True); sys.exit()", "no answer, since the command closed its pipes", "60"),
+@each_row(("then", "reason"), [
+    ("sys.exit()", "no answer, since the command closed its pipes"),
+    ("sys.stdout.write('x' * 70_000 + chr(10)); sys.stdout.flush()", "an answer has more than 65,536 bytes"),
+    ("print('[' * 20_000, flush=True); sys.exit()", "no answer, since the command closed its pipes"),
 ])  # fmt: skip
 def test_server_that_stops_answering_is_a_finding(
-    then: str, reason: str, seconds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    then: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "MAX_ANSWER", 1 << 16)
     monkeypatch.setattr(connection, "_END_S", 0.2)
-    done = run("probe", odd_server(tmp_path, then), "--answer-timeout", seconds)
+    done = run("probe", odd_server(tmp_path, then), "--answer-timeout", 60)
     assert done.returncode == 1, done
     assert f"error: skills/list: {reason}; each request gets one response" in done.stdout
     assert f"modern era: it ended early: {reason}\n" in done.stderr

@@ -526,6 +526,16 @@ async def test_requests_are_bounded_and_the_report_says_so(tmp_path: Path) -> No
     assert {rule for rule, _ in verdicts.faults} == set()
 
 
+async def test_request_without_an_answer_in_time_ends_the_probe(tmp_path: Path) -> None:
+    def alter(request: Json, _: Json) -> None:
+        if request["method"] == GET:
+            raise TimeoutError
+
+    verdicts = await probed(skills_in(tmp_path), "modern", alter)
+    assert [*verdicts.faults] == [("MCP-15", "skills/get: no answer within 20 s")]
+    assert verdicts.stopped == ["it ended early: no answer within 20 s"]
+
+
 # HTTP
 
 

@@ -632,6 +632,7 @@ def test_install_all_writes_each_installed_host_and_goes_on_after_a_failure(
     platform: Platform, two_skills: Path
 ) -> None:
     """A host is installed if it has a file or a folder of its own; the home folder is nobody's own."""
+    assert "no host is installed here" in str(invoke(install, platform, "--all", two_skills).exception)
     (platform.home / ".cursor").mkdir(parents=True)
     (platform.home / ".gemini").mkdir()
     (platform.home / ".gemini/settings.json").write_text("{", encoding="utf-8")

@@ -89,12 +89,8 @@ class InstallOptions(Options):
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
-    every: bool = option(  # eager: it decides what the first argument is
-        False,
-        "Write the file of each host that is installed.",
-        "--all",
-        is_flag=True,
-        is_eager=True,
+    every: bool = option(  # eager, since with it the first argument is a ROOT
+        False, "Do so for each host that is installed.", "--all", is_flag=True, is_eager=True
     )
     listed: bool = flag(
         "List the hosts that are installed, and which start this server; write nothing.", "--list"
@@ -146,26 +142,30 @@ def install(
     """
     platform = context.find_object(Platform)
     if options.listed:
-        _list_entries(platform or disk.this_platform())
+        header = ("HOST", "HERE", "ENTRY", "STATE", "FILE")
+        say_table(header, _entry_rows(platform or disk.this_platform()))
         return 0
-    failed = False
+    hosts = [host]
     if options.every:
-        roots = (host, *roots) if host is not None else roots
-        _check(options, roots)
+        roots = tuple(filter(None, (host, *roots)))
         platform = platform or disk.this_platform()
-        for key in [key for key, row in HOSTS.items() if _is_here(row, platform)]:
-            try:
-                _install(key, options, roots, platform)
-            except UsageError as error:
-                remark(f"{key}: {error}")
-                failed = True
-    elif host is None:
-        raise click.MissingParameter(ctx=context, param=context.command.params[0])
-    else:
-        _check(options, roots)
-        _install(host, options, roots, platform)
+        hosts = [row[0] for row in _entry_rows(platform) if row[1] == "yes"]
+        if not hosts:
+            raise UsageError("no host is installed here; 'install --list' shows where it looks")
+    failed = False
+    for key in dict.fromkeys(hosts):
+        if key is None:
+            raise click.MissingParameter(ctx=context, param=context.command.params[0])
+        _check(HOSTS[key], options, roots)
+        try:
+            _install(key, options, roots, platform)
+        except UsageError as error:
+            if not options.every:
+                raise
+            remark(f"{key}: {error}")
+            failed = True
     local = [root for root in roots if kind_of(root).is_path]
-    if local and not options.uninstall and not failed:  # URLs are not fetched
+    if local and not options.uninstall:  # URLs are not fetched
         _report_problems(local)
     return int(failed)
 
@@ -175,8 +175,6 @@ def _install(
 ) -> None:
     """Add the entry to a host's file, remove it, or print it."""
     row = HOSTS[key]
-    if options.trust and row.trust is None:
-        raise UsageError(f"--trust: an entry of {row.title} has no such switch; see docs/hosts.md")
     command = _command_of(options.command)
     entry = {} if options.uninstall else _entry(row, options, command, roots)
     if options.install_config is not None:
@@ -200,15 +198,6 @@ def _install(
             raise UsageError(f"{printable(str(path))}: {error}") from None
 
 
-def _is_here(host: Host, platform: Platform) -> bool:
-    """Return whether a host is installed: it has a file, or a folder of its own for one."""
-    try:
-        path = location(host, platform)
-    except UsageError:  # several files
-        return True
-    return path.exists() or (path.parent.is_dir() and path.parent != platform.home)
-
-
 def _report_problems(roots: Sequence[str]) -> None:
     """Print on stderr what is missing or wrong below these folders."""
     registry = load_registry(roots, RootOptions())
@@ -217,7 +206,7 @@ def _report_problems(roots: Sequence[str]) -> None:
     remark_problems(registry)
 
 
-def _check(options: InstallOptions, roots: Sequence[str]) -> None:
+def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
     """Raise UsageError for a name that hosts reject, and for options that exclude each other."""
     if not _NAME.fullmatch(options.name):
         raise UsageError(f"--name {options.name!r}: give 1 to 64 letters, digits, '-' and '_'")
@@ -229,6 +218,8 @@ def _check(options: InstallOptions, roots: Sequence[str]) -> None:
     for one, other in _EXCLUSIVE:
         if one in given and other in given:
             raise UsageError(f"{one} and {other} exclude each other; give one of them")
+    if options.trust and host.trust is None:
+        raise UsageError(f"--trust: an entry of {host.title} has no such switch; see docs/hosts.md")
     if options.token_env is not None and options.url is None:
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
     if not (roots or options.url or options.uninstall):
@@ -351,8 +342,8 @@ def _command_of(given: str | None) -> list[str]:
 class HostEntry(NamedTuple):
     """A host's entry that starts this server: file, name, command line and environment.
 
-    `fault` says why it cannot work, as far as is known without starting it; "" for nothing. An
-    entry without a command line connects to a URL, and `fault` says to which.
+    `fault` says why it cannot work, as far as is known without starting it; "" for nothing. Without
+    `words`, it says to which URL the entry connects.
     """
 
     path: Path
@@ -417,8 +408,8 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
     return int(failed > 0)
 
 
-def _list_entries(platform: Platform) -> None:
-    """Print a line for each host: whether it is installed, and its entries for this server."""
+def _entry_rows(platform: Platform) -> list[tuple[str, ...]]:
+    """Return rows for each host: whether it is installed, and its entries for this server."""
     rows: list[tuple[str, ...]] = []
     for key, row in HOSTS.items():
         try:
@@ -427,12 +418,13 @@ def _list_entries(platform: Platform) -> None:
         except UsageError as error:
             rows.append((key, "yes", "-", clipped(str(error)), "-"))
             continue
-        here = "yes" if _is_here(row, platform) else "no"
+        own = path.parent.is_dir() and path.parent != platform.home
+        here = "yes" if own or path.exists() else "no"
         for entry in entries:
             rows.append((key, here, entry.name, entry.fault or "configured", str(entry.path)))
         if not entries:
             rows.append((key, here, "-", "-", str(path)))
-    say_table(("HOST", "HERE", "ENTRY", "STATE", "FILE"), rows)
+    return rows
 
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
@@ -442,20 +434,18 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
         places.append(location(host, platform, project=True))
     for path in dict.fromkeys(places):
         try:
-            raw = disk.read(path).raw
-            entries = edit.entries_of(raw, host, _command_of(None))
-            url = edit.url_of(raw, host, _DEFAULT_NAME)
+            entries = edit.entries_of(disk.read(path).raw, host, _command_of(None), _DEFAULT_NAME)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
-        if url is not None:
-            state = f"connects to {printable(redact(url))}"
-            yield HostEntry(path, _DEFAULT_NAME, [], {}, state)
         for name, entry in entries.items():
             words = edit.command_line_of(entry)
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
             texts = {key: str(value) for key, value in env.items()}
-            yield HostEntry(path, name, words, texts, _staleness(words))
+            fault = f"connects to {printable(redact(str(edit.url_of(entry, host))))}"
+            if words:
+                fault = _staleness(words)
+            yield HostEntry(path, name, words, texts, fault)
 
 
 def _distrust(entry: HostEntry, *, is_asked: bool) -> str:

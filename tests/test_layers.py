@@ -23,7 +23,7 @@ LAYERS = (
     ("format", "hosts", "transport", "shared"),
     ("validation", "telemetry", "access"), ("catalog", "dialects"), ("client",),
     ("runtime", "publish", "sources", "provenance"), ("proposals",), ("server", "acp", "rpc", "authoring"),
-    ("web",), ("commands",), ("cli",), ("__main__",),
+    ("web", "probe"), ("commands",), ("cli",), ("__main__",),
 )  # fmt: skip
 """The lowest first. Packages on one line do not import each other, except on the lowest line."""
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
@@ -54,6 +54,7 @@ RUN_PROGRAMS = {
     "rpc/launcher.py",  # runs within such a process
     "authoring/programs.py",  # of the judge and the scanner that an author names on the command line
     "acp/proxy.py",  # of the agent that the operator names
+    "commands/probe.py",  # of the server that the user names, through anyio
     "sources/git/program.py",  # git, which runs nothing of a repository
     "sources/oci/access.py",  # the helpers that the user's docker has for passwords
 }

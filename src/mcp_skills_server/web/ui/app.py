@@ -48,6 +48,7 @@ from mcp_skills_server.web.ui.colours import changed_words, diff_lines
 from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
     catalogue,
+    edit,
     history,
     live,
     model,
@@ -61,7 +62,7 @@ from mcp_skills_server.web.ui.pages import (
 from mcp_skills_server.web.ui.render import marked, plain, visible
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_own_page
-from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
+from mcp_skills_server.web.ui.sign_in import MAX_FORM, SignInEndpoints, form_of
 from mcp_skills_server.web.ui.usage import UsageReports
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ VIEWS: Final = (
     _PageView("/skills/{path:path}", skill.page, "Skills"),
     _PageView("/files/{path:path}", skill.file, "Skills"),
     _PageView("/raw/{path:path}", skill.raw_file),
+    _PageView("/edit/{path:path}", edit.page, "Skills"),
     _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),
     _PageView("/problems", problems.page, "Problems", "Problems"),
     _PageView("/proposals", _in_thread(proposals.page), "Proposals", "Proposals", review=True),
@@ -185,11 +187,16 @@ class WebPage:
 
     def part(self) -> Part:
         """Return the part of the application: the routes below `BASE`, and redirects to it."""
+        local: list[Route] = []
+        if self._site.is_local:
+            most = edit.FORM_FACTOR * self._runtime.registry.limits.skill_md + MAX_FORM
+            local = [Route("/edit/{path:path}", self._posted(edit.save, most), methods=["POST"])]
         routes = [
             *(Route(view.path, self._answer(view), methods=["GET"]) for view in VIEWS),
             Route("/try", self._posted(triggers.save), methods=["POST"]),
             Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
             Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
+            *local,
             Route("/static/{name}", _static, methods=["GET"]),
             *self._sign_in.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
@@ -267,7 +274,7 @@ class WebPage:
                 event.outcome = "refused"
                 return _refusal(ctx, error)
 
-    def _posted(self, work: FormWork) -> Callable[[Request], Awaitable[Response]]:
+    def _posted(self, work: FormWork, most: int = MAX_FORM) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint that handles a form, and redirects to the view that `work` names."""
 
         async def answer(request: Request) -> Response:
@@ -278,7 +285,7 @@ class WebPage:
                 fault = "You are not signed in any more. Sign in, and send the form again."
             if viewer is None or fault:
                 return self._sign_in.page("message.html", 403, title="Forbidden", words=fault)
-            ctx, fields = self._context(viewer.principal), await form_of(request)
+            ctx, fields = self._context(viewer.principal), await form_of(request, most)
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)
             method = f"POST {BASE}/{request.url.path.rpartition(BASE)[2].split('/')[1]}"

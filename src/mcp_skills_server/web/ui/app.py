@@ -274,7 +274,9 @@ class WebPage:
                 event.outcome = "refused"
                 return _refusal(ctx, error)
 
-    def _posted(self, work: FormWork, most: int = MAX_FORM) -> Callable[[Request], Awaitable[Response]]:
+    def _posted(
+        self, work: FormWork, most: int = MAX_FORM
+    ) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint that handles a form, and redirects to the view that `work` names."""
 
         async def answer(request: Request) -> Response:

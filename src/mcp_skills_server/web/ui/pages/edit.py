@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 
 class _Check(NamedTuple):
-    """What `validate` says of a text, and how it differs from the file."""
+    """The findings of `validate` on a text, and its difference from the file."""
 
     standing: Standing
     problems: Sequence[tuple[str, Problem]]  # each with its file in the skill, or ""
@@ -106,6 +106,7 @@ def _form(
     text: str,
     digest: str,
     check: _Check | None = None,
+    *,
     trouble: str = "",
     other: str = "",
     confirms: str = "",
@@ -176,7 +177,7 @@ def _check(ctx: Context, skill: Skill, after: bytes) -> _Check:
     """Validate a skill with another SKILL.md, in a temporary folder."""
     registry = ctx.runtime.registry
     before = files_of(registry, skill)
-    files: Files = before | {SKILL_MD: (after, before[SKILL_MD][1])}
+    files: Files = {**before, SKILL_MD: (after, before[SKILL_MD][1])}
     try:
         with trial(registry, skill.path, registry.roots[skill.root], files) as alone:
             tried = [one for one in alone.snapshot.skills.values() if SKILL_MD in one.files]

@@ -70,4 +70,5 @@ def _written(match: re.Match[str]) -> str:
 
 
 def _attribute(value: str) -> str:
-    return " ".join(f"{escaped(value)}\n".replace('"', "&quot;").splitlines())
+    """Return a value for an attribute between double quotes, on one line."""
+    return " ".join(escaped(value).replace('"', "&quot;").splitlines())

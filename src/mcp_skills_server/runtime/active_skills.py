@@ -82,6 +82,8 @@ class ActiveSkills:
             fresh = await retry_when_stale(
                 offering.skill_set, lambda view: self._fresh(offering, view, names, kept)
             )
+            # a skill that is loaded again becomes the latest
+            kept = {path: entry for path, entry in kept.items() if path not in fresh}
             self._replace({**kept, **fresh})
             return loaded_list(fresh), self._active
 
@@ -178,8 +180,7 @@ class ActiveSkills:
                 f"These skills have {size:,} bytes of instructions, and one call loads at most "
                 f'{MAX_BYTES:,} of several. Load them one by one, with mode "add"'
             )
-        #
-        return {
+        return {  # all of them, or none: a body that cannot be read raises
             path: ActiveSkill(skill, await _prepare(offering, skill, view), offering)
             for path, skill in wanted.items()
         }

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import anyio
+import click
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcp_skills_server.access.quota import LOCAL_REQUESTER
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.commands import serve
+from mcp_skills_server.commands.features.feature import Feature, Server
+from mcp_skills_server.commands.features.table import FEATURES
+from mcp_skills_server.commands.fields import Grouped, takes
+from mcp_skills_server.commands.options import optional_roots
+from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, decode_message
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.session_tickets import TicketSessions
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.server.requests import Settings
@@ -26,11 +36,10 @@ from wire import Era, NotifiedClient
 class Direct(NotifiedClient):
     """A client of one session, whose messages pass no transport."""
 
-    def __init__(self, portal: BlockingPortal, attachment: Attachment, dialect: str, *, era: Era, **how: Any) -> None:
+    def __init__(self, portal: BlockingPortal, attachment: Attachment, *, era: Era, **how: Any) -> None:
         super().__init__(era, **how)
-        self.dialect = dialect
         self.session = McpSession(attachment, send=self._keep)
-        self._portal = portal
+        self._portal, self._events = portal, attachment.events
         self._answers: dict[int, Future[bytes]] = {}
 
     async def _keep(self, method: str, params: dict[str, Any] | None) -> None:
@@ -52,7 +61,7 @@ class Direct(NotifiedClient):
         if isinstance(request, InvalidMessage):
             return request.response
         answer = b""  # a cancelled request gets none
-        with anyio.CancelScope() as work:
+        with anyio.CancelScope() as work, self._events.serving():
             request.cancel = work.cancel
             answer = (await self.session.answer(request)).raw
         self.session.finish(request)
@@ -85,13 +94,64 @@ def dispatching(
         registry.load()
     watcher = Watcher(registry) if watch else None
     attachment = Attachment(registry, Settings(**settings), watcher, Runtime(registry, runtime))
-    with ExitStack() as stack:
-        portal = stack.enter_context(start_blocking_portal())
-        stack.enter_context(portal.wrap_async_context_manager(attachment.running()))
-        dialect = settings.get("dialect", "auto")
-        client = Direct(portal, attachment, dialect, era=era, extension=extension, host=host)
-        stack.callback(portal.call, client.session.close)
-        stack.callback(portal.call, attachment.notifier.close)
+    with _connected(attachment, era=era, extension=extension, host=host) as client:
+        client.dialect = settings.get("dialect", "auto")
         if opened:
             client.open()
         yield client
+
+
+@contextmanager
+def _connected(attachment: Attachment, **how: Any) -> Iterator[Direct]:
+    with ExitStack() as stack:
+        portal = stack.enter_context(start_blocking_portal())
+        stack.enter_context(portal.wrap_async_context_manager(attachment.running()))
+        client = Direct(portal, attachment, **how)
+        stack.callback(portal.call, client.session.close)
+        stack.callback(portal.call, attachment.notifier.close)
+        yield client
+
+
+@click.command(cls=Grouped)
+@optional_roots
+@takes(ServeOptions, *FEATURES)
+@click.pass_context
+def _build(context: click.Context, options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> Server:
+    return serve.make_server(context, roots, options, features)
+
+
+@contextmanager
+def built_server(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Build what `serve` with these arguments builds. The caller follows the roots."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(serve, "settle_after_load"))  # it would freeze the objects of all tests
+        with patch.dict(os.environ, environment or {}):
+            context = _build.make_context("serve", [*map(str, arguments)])
+            server: Server = _build.invoke(stack.enter_context(context))
+        for feature in server.features:
+            stack.callback(feature.stop)
+        stack.callback(server.opened.stop)
+        yield server
+
+
+@contextmanager
+def local_serving(
+    *arguments: str | Path,
+    era: Era = "legacy",
+    extension: bool = False,
+    opened: bool = True,
+    host: str = "wire",
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Direct]:
+    """Do what `serving` does without a process and pipes."""
+    with built_server(*arguments, environment=environment) as server:
+        options, registry = server.options, server.opened.registry
+        attachment = Attachment(
+            registry, server.settings, server.watcher, server.runtime, sessions=TicketSessions, views=server.views
+        )
+        server.opened.start(options.first_load)
+        with _connected(attachment, era=era, extension=extension, host=host) as client:
+            client.dialect = options.dialect
+            if opened:
+                client.open()
+            yield client

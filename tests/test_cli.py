@@ -16,6 +16,7 @@ import pytest
 
 import forkserver
 from commands.calls import json_of, run, terminal
+from dispatching import local_serving
 from mcp_skills_server import __main__
 from mcp_skills_server.cli import COMMANDS, HEADINGS, main
 from mcp_skills_server.commands.fields import COMMON
@@ -201,7 +202,7 @@ def test_uri_with_dot_folder_works_in_every_method(tmp_path: Path) -> None:
     (two / "also.md").symlink_to("guide.md")
     (two / ".secret").write_text("x")
     (two / "leak.md").symlink_to(".secret")
-    with serving(tmp_path, "--hidden", era="modern") as wire:
+    with local_serving(tmp_path, "--hidden", era="modern") as wire:
         entries = {each["uri"] for each in wire.every_skill()}
         assert f"{uri}/SKILL.md" in entries and len(entries) == 5
         found = wire.request("skills/get", {"uri": f"{uri}/SKILL.md"})["skill"]["resources"]
@@ -242,22 +243,22 @@ def test_dependency_on_skill_of_another_root_is_resolved(tmp_path: Path) -> None
     assert "[dependency-unresolved]" not in run("validate", one, two).stdout
 
 
-def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path) -> None:
+def test_skill_over_a_limit_is_marked_by_every_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_skill(tmp_path / "big", **{f"f{number}_md": "x" for number in range(9)})
     (tmp_path / "c.toml").write_text("max-files = 4\n")
     few, message = ("--config", str(tmp_path / "c.toml")), "the skill has 10 files, 4 are allowed"
     assert "(not listed)" in run("list", tmp_path, *few).stdout
     shown = run("show", tmp_path, "big", *few).stdout
-    assert "only by tools, prompts and the Skills Protocol" in shown and "[too-many-files]" in shown
+    assert "not listed; tools, prompts and the Skills Protocol have it" in shown and "[too-many-files]" in shown
     done = run("validate", tmp_path, *few)
     assert done.returncode == 1 and f"{message}; it is not listed" in done.stdout
-    with serving(tmp_path, *few) as wire:
+    with local_serving(tmp_path, *few) as wire:
         assert wire.every_skill() == []
         result = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["big"]}})
         assert not result.get("isError") and "# Thing" in json.dumps(result)
         result = wire.request("tools/call", {"name": "skills_read", "arguments": {"skill": "big", "path": "f8.md"}})
         assert result["isError"]
-        wire.wait_for_log(message.encode())
+        assert message in caplog.text
 
 
 @each_row(("command", "first"), [("validate", "3 skills, 0 errors"), ("list", "PATH ")])

@@ -53,6 +53,19 @@ def test_index_page_has_no_relative_link(wheel: zipfile.ZipFile) -> None:
     assert "`docs/hosts.md`" in text and "[The details](references/details.md)" in text  # an example is unchanged
 
 
+def test_readme_clones_and_installs_from_the_repository_of_the_package(wheel: zipfile.ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    urls = dict(each.split(", ") for each in email.message_from_bytes(wheel.read(name)).get_all("Project-URL", []))
+    assert urls.keys() == {"Repository", "Documentation", "Changelog", "Issues"}
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    for start in ("git clone ", "uv tool install git+", "pipx install git+"):
+        assert any(f"{line} ".startswith(f"{start}{urls['Repository']} ") for line in lines), start
+    for page in ("README.md", "docs/index.md", "docs/tutorial.md"):  # anyone can register a name that is not taken
+        assert not re.search(r"(?:install|uvx|run) mcp-skills-server\b", (ROOT / page).read_text(encoding="utf-8")), (
+            page
+        )
+
+
 def test_wheel_contains_schemas(wheel: zipfile.ZipFile) -> None:
     names = [name for name in wheel.namelist() if "/schemas/" in name]
     assert names == [f"mcp_skills_server/schemas/{path.name}" for path in sorted(SCHEMAS.iterdir())] and len(names) == 3
@@ -102,13 +115,28 @@ def index(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_bare(place: Path, index: Path, command: list[str]) -> str:
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
+CALLS = (("initialize", HELLO), ("tools/call", {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}}))
+LOAD = "".join(
+    json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
+    for number, (method, params) in enumerate(CALLS)
+)
+"""The requests of a host that loads one skill."""
+
+
+def loaded_names(output: str) -> list[str]:
+    """Return the names of the skills that the answer to `LOAD` has."""
+    (answer,) = [each for each in map(json.loads, output.splitlines()) if each.get("id") == 1]
+    return [each["name"] for each in answer["result"]["structuredContent"]["active_skills"]]
+
+
+def run_bare(place: Path, index: Path, command: list[str], text: str = "") -> str:
     environment = {
         "HOME": str(place), "PATH": os.pathsep.join(map(str, (place / ".local" / "bin", PROGRAMS, "/usr/bin", "/bin"))),
         "UV_OFFLINE": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(index), "UV_PYTHON": sys.executable,
     }  # fmt: skip
     done = subprocess.run(
-        command, env=environment, cwd=place, capture_output=True, text=True, timeout=DEADLINE, check=False
+        command, env=environment, cwd=place, input=text, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -120,6 +148,22 @@ def test_one_command_runs_program_from_an_index_on_bare_machine(command: str, in
     listed = subprocess.run([*COMMAND, "list", str(FIXTURES)], capture_output=True, text=True, check=True)
     output = run_bare(tmp_path, index, [str(PROGRAMS / program), *words, "mcp-skills-server", "list", str(FIXTURES)])
     assert output == listed.stdout
+
+
+def test_bundle_starts_by_uv_alone_on_bare_machine(index: Path, tmp_path: Path) -> None:
+    """As Claude Desktop does: uv installs what the bundle names, and this package is on no index."""
+    others = shutil.copytree(index, tmp_path / "index", ignore=shutil.ignore_patterns("mcp_skills_server*"))
+    subprocess.run([*COMMAND, "package", "--output", str(tmp_path / "skills.mcpb")], check=True, capture_output=True)
+    with zipfile.ZipFile(tmp_path / "skills.mcpb") as archive:
+        archive.extractall(tmp_path / "extension")
+    with (tmp_path / "extension" / "pyproject.toml").open("a") as project:  # the index is for this Python alone
+        here = f"sys_platform == '{sys.platform}' and python_version == '{sys.version_info[0]}.{sys.version_info[1]}'"
+        project.write(f'[tool.uv]\nenvironments = ["{here}"]\n')
+    server = json.loads((tmp_path / "extension" / "manifest.json").read_bytes())["server"]
+    start = server["mcp_config"]
+    words = [each.replace("${__dirname}", str(tmp_path / "extension")) for each in start["args"]]
+    words[words.index("${user_config.folders}")] = str(FIXTURES)
+    assert loaded_names(run_bare(tmp_path, others, [start["command"], *words], LOAD)) == ["csv-profiling"]
 
 
 def test_default_install_is_small() -> None:
@@ -139,14 +183,6 @@ def test_bare_machine_uses_skill_in_host_within_a_minute(index: Path, tmp_path: 
     assert "works: 17 skills" in run_bare(tmp_path, index, [str(program), "doctor", "cursor"])
     entry = json.loads((tmp_path / ".cursor" / "mcp.json").read_text(encoding="utf-8"))["mcpServers"]["skills"]
     assert entry["command"].startswith(str(tmp_path))
-    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "host", "version": "1"}}
-    load = {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}}
-    requests = "".join(
-        json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
-        for number, (method, params) in enumerate((("initialize", hello), ("tools/call", load)))
-    )
     command, environment = [entry["command"], *entry["args"]], {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    output = subprocess.check_output(command, input=requests, env=environment, cwd="/", text=True, timeout=DEADLINE)
-    (answer,) = [each for each in map(json.loads, output.splitlines()) if each.get("id") == 1]
-    (active,) = answer["result"]["structuredContent"]["active_skills"]
-    assert active["name"] == "csv-profiling"
+    output = subprocess.check_output(command, input=LOAD, env=environment, cwd="/", text=True, timeout=DEADLINE)
+    assert loaded_names(output) == ["csv-profiling"]

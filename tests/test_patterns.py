@@ -25,7 +25,7 @@ MANY = 256
 """A repeat with a higher bound counts as unbounded."""
 AT_ONE_POSITION = {"match", "fullmatch", "pattern"}
 """Methods that try a pattern at one position. All others try it at every position."""
-_ALPHABET = [chr(each) for each in range(0x300)] + ["\u2028", "\u3042", "\U000e0041"]
+_ALPHABET = "".join(map(chr, range(0x300))) + "\u2028\u3042\U000e0041"
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 
@@ -61,9 +61,11 @@ def faults(pattern: re.Pattern[Any], *, searched: bool) -> list[str]:
     for pieces in _ways(parsed(pattern), int(pattern.flags), found):
         found += _shared(pieces)
         for place, piece in enumerate(pieces):
+            if not searched or not piece.unbounded:
+                continue
             fails = any(each.may_fail for each in pieces[place + 1 :])
             apart = any(each.least and not each.takes & piece.takes for each in pieces[:place])
-            if searched and piece.unbounded and fails and not apart:
+            if fails and not apart:
                 found.append("searched for at every position, and each search may read to the same end")
     return sorted(set(found))
 
@@ -72,7 +74,8 @@ def _ways(parsed: Iterable[tuple[Any, Any]], flags: int, found: list[str]) -> li
     """Return each sequence of pieces that the alternatives of the pattern allow."""
     ways: list[list[Piece]] = [[]]
     for op, value in parsed:
-        ways = [[*before, *after] for before in ways for after in _ways_of_item(op, value, flags, found)]
+        following = _ways_of_item(op, value, flags, found)
+        ways = [[*before, *after] for before in ways for after in following]
         assert len(ways) < 20_000
     return ways
 
@@ -118,8 +121,7 @@ def _ways_of_item(item: Any, value: Any, flags: int, found: list[str]) -> list[l
 @cache
 def _characters(op: Any, value: Any, flags: int) -> frozenset[str]:
     item = parser.SubPattern(parser.State(), [(op, [*value] if str(op) == "IN" else value)])
-    one = compiler.compile(item, flags)
-    return frozenset(each for each in _ALPHABET if one.fullmatch(each))
+    return frozenset(compiler.compile(item, flags).findall(_ALPHABET))
 
 
 # The patterns of the package
@@ -133,7 +135,10 @@ def patterns() -> list[tuple[str, re.Pattern[Any], bool]]:
         if each.ispkg or each.name.endswith("__main__"):
             continue
         module = importlib.import_module(each.name)
-        tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+        text = Path(str(module.__file__)).read_text(encoding="utf-8")
+        if not re.search(r"\bre\b", text) and not any(isinstance(v, re.Pattern) for v in vars(module).values()):
+            continue  # it has no pattern, and none of another module
+        tree = ast.parse(text)
         anchored = _used_at_one_position(tree)
         classes = (v for v in vars(module).values() if isinstance(v, type) and v.__module__ == each.name)
         for holder in (module, *classes):
@@ -155,8 +160,9 @@ def patterns() -> list[tuple[str, re.Pattern[Any], bool]]:
 def _used_at_one_position(tree: ast.AST) -> set[str]:
     """Return the names of patterns that are only tried at one position."""
     used: dict[str, set[str]] = {}
-    attributes = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    attributes = {id(node.value): node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
         if isinstance(node, ast.Attribute) and _name(node.value) in {"self", "cls"}:
             used.setdefault(node.attr, set()).add(attributes.get(id(node), "other"))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):

@@ -30,8 +30,6 @@ FIXTURES = ROOT / "fixtures" / "skills"
 SCHEMAS = Path(mcp_skills_server.__file__).parent / "schemas"
 DEADLINE = float(os.environ.get("TEST_DEADLINE_S", "20"))
 """Seconds to wait for an event before a test fails. `make threats` sets fewer."""
-SOON = 10.0
-"""Seconds in which an idle server must exit. On an idle machine it takes less than 2."""
 
 Era = Literal["legacy", "modern"]
 VERSIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}

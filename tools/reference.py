@@ -17,8 +17,8 @@ from mcp_skills_server.validation.explanations import EXPLANATIONS
 Row: TypeAlias = tuple[str, str, str, str]
 _HEADINGS: Final = ("option", "variable", "default", "what")
 _EFFECTS: Final = {
-    Standing.UNUSABLE: "served to no one",
-    Standing.LENIENT: "in no listing; tools, prompts and the Skills Protocol have it",
+    Standing.UNUSABLE: "not served",
+    Standing.LENIENT: "not listed; tools, prompts and the Skills Protocol have it",
     Standing.VALID: "served",
 }
 

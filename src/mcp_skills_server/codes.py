@@ -106,7 +106,7 @@ CODES: dict[str, Code] = {
     # Some YAML parsers reject these, and clients compare their own parse with ours.
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
     "yaml-field": _unlisted("S40-13", "correct the YAML of this field, or remove it"),
-    # Left out by the operator's settings or the layout of plugins; the skill itself may be valid.
+    # Not served, by the operator's settings or the layout of plugins; the skill may be valid.
     "switched-off": _note("", "no action needed; to serve it, change --include or --exclude"),
     "plugin-elsewhere": _note("", "give its folder as a ROOT of its own"),
     "plugin-unlisted": _warning(
@@ -124,10 +124,10 @@ CODES: dict[str, Code] = {
     "lock-missing": _fatal("", "review it with 'diff', then accept it with 'update'"),
     "lock-differs": _fatal("", "review it with 'diff', then move the pin with 'update'"),
     "signature-missing": _fatal(
-        "", "have its author sign it with 'sign', or serve it without --require-signature"
+        "", "have its author sign it, or serve it without the rule that requires a signature"
     ),
     "signature-invalid": _fatal(
-        "", "ask its author which key signed it; give that key only if you trust it"
+        "", "ask its author which key or identity signed it; require that only if you trust it"
     ),
     "signature-files": _fatal(
         "", "it was changed after it was signed: fetch it again, or have its author sign it"

@@ -363,7 +363,7 @@ def test_context_of_codex_has_only_the_first_line(tmp_path: Path) -> None:
     left_out = len(text) - len(line)
     tokens = f"{-(-len(line) // 4)} tokens"
     assert invoke("context", tmp_path, "--host", "codex").stdout.splitlines() == [
-        f"=== Instructions of the server: {len(line)} characters, {tokens}; the host leaves out {left_out} characters",
+        f"=== Instructions of the server: {len(line)} characters, {tokens}; the host cuts {left_out} characters",
         line,
         "",
         f"codex: {tokens} unasked (an estimate: one token for 4 bytes of UTF-8)",

@@ -46,11 +46,11 @@ def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Pat
     write_files(tmp_path / "one", skills("good") | {"bad/SKILL.md": "x", "colon/SKILL.md": colon})
     write_files(tmp_path / "two", skills("good"))
     reported(tmp_path / "one", tmp_path / "two")
-    first, left_out, bad, unlisted, shadowed = caplog.messages
+    first, summary, bad, unlisted, shadowed = caplog.messages
     assert first.startswith("serving 1 of 3 skills from ")
-    assert left_out == (
-        "skills/list leaves out 2 of 3 skills, for frontmatter-missing (1), yaml-colon (1); "
-        "'mcp-skills-server validate' explains each"
+    assert summary == (
+        "1 skill not listed, 1 skill not served: "
+        "frontmatter-missing (1), yaml-colon (1); 'mcp-skills-server validate' explains each"
     )
     assert bad.startswith(f"{tmp_path}/one/bad/SKILL.md:1: ")
     assert "begin the file with a line" in bad
@@ -60,17 +60,18 @@ def test_skills_not_listed_are_logged_with_place_reason_and_remedy(tmp_path: Pat
     assert "[shadowed]" in shadowed
 
 
-def test_skills_left_out_of_skills_list_are_counted_by_reason(tmp_path: Path, caplog: Log) -> None:
+def test_skills_not_listed_are_counted_by_reason(tmp_path: Path, caplog: Log) -> None:
     numbers = {f"m{number}/SKILL.md": skill_md(f"m{number}", "metadata: {version: 1}") for number in range(1200)}
     odd = {f"o{number}/SKILL.md": skill_md("other", "license: 5") for number in range(2)}
     registry = load_registry(write_files(tmp_path, numbers | odd | skills("good")))
     report_to_log(registry)
-    (line,) = [text for text in caplog.messages if "leaves out" in text]
+    (line,) = [text for text in caplog.messages if "not listed" in text]
     reasons = "metadata-type (1,200), name-mismatch (2)"
-    assert line.startswith(f"skills/list leaves out 1,202 of 1,203 skills, for {reasons}; 'mcp-skills-server validate'")
+    start = "1,202 skills not listed: "
+    assert line.startswith(f"{start}{reasons}; 'mcp-skills-server validate'")
     caplog.clear()
     report_to_log(registry, least=Standing.LENIENT)  # a dialect that lists them
-    assert "leaves out" not in caplog.text
+    assert "not listed" not in caplog.text
 
 
 def refreshed(caplog: Log, registry: Registry) -> list[tuple[str, str]]:
@@ -104,8 +105,8 @@ def test_broken_edit_and_its_repair_are_logged_in_one_line_each(tmp_path: Path, 
     registry = reported(write_files(tmp_path, skills("a", "b")))
     write_files(tmp_path, {"a/SKILL.md": skill_md("other"), "b/SKILL.md": "x", "c/SKILL.md": "y"})
     expected = [
-        ("skill a: no longer listed: ", "[name-mismatch]"),
-        ("skill b: no longer served: ", "[frontmatter-missing]"),
+        ("skill a: now not listed: ", "[name-mismatch]"),
+        ("skill b: now not served: ", "[frontmatter-missing]"),
         ("skill c: found, not served: ", "[frontmatter-missing]"),
     ]
     for (level, text), (begin, code) in zip(refreshed(caplog, registry), expected, strict=True):
@@ -114,7 +115,7 @@ def test_broken_edit_and_its_repair_are_logged_in_one_line_each(tmp_path: Path, 
         assert text.endswith(code)
     write_files(tmp_path, skills("a", "b", "c"))
     repaired = [text for _, text in refreshed(caplog, registry)]
-    assert repaired[:3] == [f"skill {name}: served now" for name in "abc"]
+    assert repaired[:3] == ["skill a: now listed", "skill b: now served", "skill c: now served"]
     assert [text.startswith(f"no longer: {tmp_path}/") for text in repaired[3:]] == [True] * 3
 
 
@@ -219,7 +220,7 @@ def test_first_scan_logs_twenty_problems_and_a_count(tmp_path: Path, caplog: Log
     monkeypatch.setattr(yaml_reader, "IS_FAST", False)
     registry = reported(write_files(tmp_path / "root", {f"bad{number}/SKILL.md": "x" for number in range(25)}))
     assert "lacks its C parser" in caplog.messages[0]
-    assert caplog.messages[2].startswith("skills/list leaves out 25 of 25 skills, for frontmatter-missing (25); ")
+    assert caplog.messages[2].startswith("25 skills not served: frontmatter-missing (25); ")
     assert len(caplog.messages) == 24
     assert caplog.messages[-1] == "and 5 more problems; 'mcp-skills-server validate' shows all"
     shutil.rmtree(tmp_path / "root")

@@ -291,7 +291,7 @@ def test_show_prints_values_and_origins_without_secrets(tmp_path: Path, monkeypa
         "quota.streams": [f"{file}:10", "8"],
         "quota.runs": [f"{file}:11", "2"],
         "grant": [f"{file}:12", "who=*,user:x", "skills=a,b", "may=read,scripts"],
-        "reconcile": ["default", "300.0"],
+        "reconcile": ["default", "300"],
         "watch": ["default", "true"],
         "lock": ["default", "-"],
         "include": ["default", "-"],
@@ -341,7 +341,19 @@ def test_grants_prints_permissions_and_their_reasons(tmp_path: Path) -> None:
     assert found["skills"][0] == {"skill": "acme/billing", "may": ["read", "scripts"], "grants": [by]}
     assert (found["who"], found["groups"], found["withheld"]) == ("user:5e2c", [], 1)
     assert json_of("config", "grants", "local", "--config", file)["groups"] == []
+    head, *rows = invoke("config", "grants", "--skill", "acme/billing", "--config", file).stdout.splitlines()
+    assert head.split() == ["WHO", "MAY", "WHY"]
+    assert rows == [
+        "group:finance  read,scripts  c.toml:3 group:finance acme/*",
+        "user:5e2c      read,scripts  c.toml:3 user:5e2c acme/*",
+        "token:laptop   read,scripts  c.toml:3 group:finance acme/*",
+    ]
+    (reader,) = json_of("config", "grants", "--skill", "open", "--config", file)["readers"]
+    assert (reader["who"], reader["may"], reader["grants"][0]["place"]) == ("*", ["read"], f"{file}:7")
+    assert grants_lines("--skill", "secret") == ["nobody may read 'secret'"]
     for words, why in (
+        ([], "give WHO, or --skill PATH"),
+        (["local", "--skill", "open"], "and not both"),
         (["token:lap"], "there is no token 'lap'; there are: ci, laptop"),
         (["ann"], "'ann' is not a principal; write"),
         (["token:ci", "--group", "x"], "--group is for users"),

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from catalog.forest import DEADLINE, skill_md, skills, write_files
+from dispatching import local_serving
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.features.feature import Feature
 from mcp_skills_server.commands.features.records import Audit, PrometheusMetrics, UsageCounts
@@ -35,7 +36,7 @@ from runtime.embeddings import tiny
 from shared.redis_servers import RealRedis, redis_server
 from tables import each_row
 from web.http_wire import http_serving, wait_until
-from wire import FIXTURES, serving, write_skill
+from wire import FIXTURES, write_skill
 
 METHODS_FEATURE = """
 from starlette.responses import PlainTextResponse
@@ -119,7 +120,7 @@ print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2",
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_skills_server.commands.features.replicas.find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install '\.\[redis\]'"):
+    with pytest.raises(UsageError, match=r'pip install "\.\[redis\]"'):
         start_replica(Replicas(redis="redis://cache"), Registry([]))
 
 
@@ -275,7 +276,7 @@ def test_server_searches_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     cache = tmp_path / "cache"
     with tiny.endpoint() as models:
         options = ("--embeddings", models.url, "--embeddings-model", "tiny", "--cache-dir", str(cache))
-        with serving(tmp_path / "skills", *options) as wire:
+        with local_serving(tmp_path / "skills", *options) as wire:
             models.wait_for(1)
             search = {"name": "skills_search", "arguments": {"query": "driving a lorry"}}
             deadline = time.monotonic() + DEADLINE

@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from commands.calls import exit_code, invoke, names_served, opened, refusal
+from dispatching import local_serving
 from mcp_skills_server.provenance.lock import read
 from sources.fetching import listed_names
 from sources.hostile import mcp_server
@@ -81,7 +82,7 @@ def test_sources_and_skills_that_cannot_be_locked_are_reported(team: Path) -> No
     assert "no skill to serve at empty" in done.stderr and "skills.lock was not written" in done.stderr
     assert not (team / "skills.lock").exists()
     (team / "skills" / "greetings" / "SKILL.md").write_text("nothing")
-    assert "left out: greetings, which cannot be served" in run("lock", "skills").stderr
+    assert "not locked: greetings, which cannot be served" in run("lock", "skills").stderr
     assert [*read(team / "skills.lock")[0].skills] == ["refunds"]
 
 
@@ -190,7 +191,7 @@ def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> No
     names = ["extra", "greetings", "refunds"]
     done = run("lock", "skills", "more")
     assert exit_code(done) == 0
-    assert "left out: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
+    assert "not locked: more/refunds: the skill refunds is hidden by skills/refunds" in done.stderr
     assert [sorted(each.skills) for each in read(team / "skills.lock")] == [["greetings", "refunds"], ["extra"]]
     for command in (["update", "--check"], ["diff", "--lock", "skills.lock"]):
         done = run(*command)
@@ -201,7 +202,7 @@ def test_lock_names_the_served_one_of_two_skills_with_one_path(team: Path) -> No
     assert run("update", "--check").stdout.splitlines() == changes
     assert exit_code(run("update")) == 0 and names_served_frozen(team) == names
     write_skill(team / "skills" / "refunds")
-    assert "left out: refunds of more" in run("update", "skills").stderr and names_served_frozen(team) == names
+    assert "not locked: refunds of more" in run("update", "skills").stderr and names_served_frozen(team) == names
 
 
 def test_every_command_takes_roots_from_the_configuration(team: Path) -> None:
@@ -337,7 +338,7 @@ def test_command_of_the_command_line_is_served_as_locked(team: Path) -> None:
     given = mcp_server(team, {"good": {"SKILL.md": skill_md("good")}})
     assert exit_code(run("lock", given)) == 0
     options = ("--lock", team / "skills.lock", "--cache-dir", team / "cache", "--first-load", "60")
-    with serving(*options, given) as wire:
+    with local_serving(*options, given) as wire:
         assert listed_names(wire) == ["good"]
 
 

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import click
 import pytest
 
 from commands.calls import invoke, json_of, refusal, terminal
@@ -65,17 +66,18 @@ def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeyp
     *lines, problem, blank, last = invoke("show", "root", "one").stdout.splitlines()
     assert lines == [
         *("name:        one", "path:        one", "uri:         skill://one/SKILL.md", "title:       Thing"),
-        *("description: Does one thing.", "version:     1.2", "served:      yes"),
-        *("listed:      with its whole description", "", "FILE      BYTES  DIGEST"),
+        *("description: Does one thing.", "version:     1.2", "standing:    served"),
+        *("models see:  with its whole description", "", "FILE      BYTES  DIGEST"),
         *(f"SKILL.md  83     sha256:{digests['SKILL.md']}", f"a.md      1      sha256:{digests['a.md']}"),
     ]
     assert "[description-vague]" in problem and (blank, last) == ("", "# Thing")
     worse = invoke("show", "root", "worse").stdout
-    assert "served:      no" in worse and "[frontmatter-missing]" in worse
+    assert "standing:    not served" in worse and "[frontmatter-missing]" in worse
     bad, listed, unusable = json_of("list", "root")["skills"]
     assert listed == {
         "name": "one", "path": "one", "uri": "skill://one/SKILL.md", "title": "Thing", "description": "Does one thing.",
         "version": "1.2", "files": 2, "bytes": 84, "origin": None, "problems": 1, "served": True,
+        "standing": "served",
     }  # fmt: skip
     assert not bad["served"] and not unusable["served"]
     found = json_of("show", "root", "one")
@@ -154,10 +156,32 @@ def test_commands_and_page_count_the_same_skills(tmp_path: Path, monkeypatch: py
     assert "\n5 skills, " in invoke("validate", root).output
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    assert len(json_of("list")["skills"]) == 5 and "\n5 skills, " in invoke("validate").output
     assert " 5 skills  mcp-skills-server install HOST " in invoke().stderr
     with app_serving(root, "--ui") as app:
         assert " 5 skills, about " in visible_text(app.send("GET", "/ui/"))
-        assert " 5 (2 left out) " in visible_text(app.send("GET", "/ui/sources"))
+        assert " 5 (1 not served, 1 not listed) " in visible_text(app.send("GET", "/ui/sources"))
+
+
+def test_list_and_validate_without_a_root_take_the_usual_folders_and_name_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "project")
+    for command in ("list", "validate"):
+        assert "there are no skills in the usual folders; give a ROOT" in refusal(command)
+    own, project = (
+        write_skill(tmp_path / ".claude/skills/one").parent,
+        write_skill(tmp_path / "project/skills/two").parent,
+    )
+    taken = f"no ROOT is given; taking the usual folders: {own} (1 skill), {project} (1 skill)"
+    for command in ("list", "validate"):
+        assert taken in invoke(command).stderr
+    assert [each["path"] for each in json_of("list")["skills"]] == ["one", "two"]
+    assert isinstance(invoke("validate", "--fix", "--yes").exception, click.MissingParameter)
+    monkeypatch.setenv("MCP_SKILLS_ROOTS", str(own))
+    assert [each["path"] for each in json_of("list")["skills"]] == ["one"]
 
 
 @each_row(
@@ -184,7 +208,7 @@ def test_show_tells_how_much_of_a_description_is_listed(tmp_path: Path) -> None:
     assert listed.pop("own") is None and {"by name alone"} < {*listed.values()}
     cut = next(each for each, words in listed.items() if words != "by name alone")
     lines = invoke("show", tmp_path, cut).stdout.splitlines()
-    (line,) = (each for each in lines if each.startswith("listed:"))
+    (line,) = (each for each in lines if each.startswith("models see:"))
     assert " characters of its description: Use when " in line
 
 

@@ -176,7 +176,10 @@ def test_bundle_has_required_fields_and_starts_with_its_skills(tmp_path: Path) -
     assert manifest["server"]["type"] == "uv"
     assert (tmp_path / "unpacked" / manifest["server"]["entry_point"]).is_file()
     project = tomllib.loads((tmp_path / "unpacked/pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["dependencies"] == [f"mcp-skills-server=={mcp_skills_server.__version__}"]
+    # The server is in the bundle: its name on an index could be anyone's.
+    needs = " ".join(project["dependencies"])
+    assert "uvicorn>=" in needs and "mcp-skills-server" not in needs and "pytest" not in needs
+    assert (tmp_path / "unpacked/src/mcp_skills_server/schemas").is_dir()
     wire = Wire([sys.executable, str(tmp_path / "unpacked/src/server.py")])
     try:
         wire.open()
@@ -214,7 +217,8 @@ def test_bundle_is_reproducible_and_keeps_file_modes(tmp_path: Path) -> None:
         members = archive.infolist()
         manifest = archive.read("manifest.json")
     assert {each.date_time for each in members} == {(1980, 1, 1, 0, 0, 0)}
-    assert {each.filename: each.external_attr >> 16 for each in members} == {
+    modes = {each.filename: each.external_attr >> 16 for each in members}
+    assert {name: mode for name, mode in modes.items() if not name.startswith("src/mcp_skills_server/")} == {
         "manifest.json": 0o100644,
         "pyproject.toml": 0o100644,
         "skills/a/SKILL.md": 0o100644,
@@ -224,6 +228,25 @@ def test_bundle_is_reproducible_and_keeps_file_modes(tmp_path: Path) -> None:
     assert manifest.startswith(b'{\n  "manifest_version": "0.4",\n  "name": "skills",\n')
     assert manifest.endswith(b"}\n")
     assert json.loads(manifest)["description"] == "1 Agent Skill"
+
+
+def test_bundle_without_a_root_has_its_user_choose_folders(tmp_path: Path) -> None:
+    done = run("package", "--output", tmp_path / "s.mcpb")
+    assert done.returncode == 0 and "wrote the bundle agent-skills with a choice of folders" in done.stderr, done.stderr
+    with zipfile.ZipFile(tmp_path / "s.mcpb") as archive:
+        archive.extractall(tmp_path / "unpacked")
+    manifest = json.loads((tmp_path / "unpacked/manifest.json").read_bytes())
+    folders = manifest["user_config"]["folders"]
+    assert (folders["type"], folders["multiple"], folders["required"]) == ("directory", True, True)
+    assert manifest["server"]["mcp_config"]["args"][-1] == "${user_config.folders}"
+    write_skill(tmp_path / "two" / "other")
+    wire = Wire([sys.executable, str(tmp_path / "unpacked/src/server.py"), str(FIXTURES), str(tmp_path / "two")])
+    try:
+        wire.open()
+        assert len(wire.every_skill()) == 18
+    finally:
+        wire.kill()
+    assert run("package", "--output", tmp_path / "folder").returncode == 2
 
 
 def test_plugin_matches_its_schemas_with_and_without_a_server(tmp_path: Path) -> None:
@@ -252,7 +275,7 @@ def test_invalid_package_is_reported_and_not_written(tmp_path: Path) -> None:
     root, output = tmp_path / "Skills of Mine", tmp_path / "out"
     for made in (output, tmp_path / "out.mcpb"):
         done = run("package", root, "--output", made)
-        assert done.returncode == 1 and "bad: left out" in done.stderr
+        assert done.returncode == 1 and "bad: not packaged" in done.stderr
         for wrong in (("--name", "Not A Name"), ("--name", "a--b"), ("--package-version", "one")):
             done = run("package", root, "--output", made, "--allow-partial", *wrong)
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)

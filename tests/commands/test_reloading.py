@@ -34,7 +34,8 @@ from mcp_skills_server.web.front import FrontSettings
 from mcp_skills_server.web.open_responses import OpenResponses
 from mcp_skills_server.web.policy import make_policy
 from tables import each_row
-from web.http_wire import HELLO, HttpClient, Server, Stream, http_serving
+from web.http_wire import HELLO, HttpClient, Server, Stream, Target, http_serving
+from web.in_process import app_serving
 from wire import write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and modes as POSIX has them")
@@ -65,7 +66,7 @@ def send_hangup(server: Server) -> None:
     server.process.send_signal(signal.SIGHUP)
 
 
-def statuses(server: Server, *tokens: str) -> tuple[int, ...]:
+def statuses(server: Target, *tokens: str) -> tuple[int, ...]:
     """Return the status of a handshake with each of these tokens."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}).encode()
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
@@ -74,7 +75,7 @@ def statuses(server: Server, *tokens: str) -> tuple[int, ...]:
     )
 
 
-def get(server: Server, path: str) -> str:
+def get(server: Target, path: str) -> str:
     return server.send("GET", path, headers={"Authorization": f"Bearer {OTHER}"}).body.decode()
 
 
@@ -112,19 +113,19 @@ def test_token_reload_disconnects_only_clients_of_removed_tokens(tmp_path: Path,
 def test_fifo_in_place_of_a_file_does_not_stop_reloading(config: Path) -> None:
     tokens = config.with_name("tokens")
     replace(tokens, f"a={OLD}\nb={OTHER}\n")
-    with http_serving("--config", config) as server:
+    with app_serving("--config", config) as server:
         for times, path in enumerate((tokens, config), 1):
             text = path.read_text()
             fifo = config.with_name("fifo")
             os.mkfifo(fifo)
             os.replace(fifo, path)
-            send_hangup(server)
+            server.reload()
             server.wait_for_log("not a regular file", times)
             replace(path, text)
-            send_hangup(server)
+            server.reload()
             server.wait_for_log("valid again", times)
         replace(tokens, f"b={OTHER}\n")
-        send_hangup(server)
+        server.reload()
         server.wait_for_log("the tokens were reloaded; there are 1 of them")
         assert statuses(server, OLD, OTHER) == (401, 200)
 
@@ -133,10 +134,10 @@ def test_removed_token_is_revoked_despite_invalid_lines_and_monitoring_reports_t
     write_skill(tmp_path / "skills" / "one")
     tokens = tmp_path / "tokens"
     replace(tokens, f"gone={OLD}\nslip={NEW}\nstays={OTHER}\n")
-    with http_serving(tmp_path / "skills", "--token-file", tokens, "--metrics") as server:
+    with app_serving(tmp_path / "skills", "--token-file", tokens, "--metrics") as server:
         assert re.search(r"^configuration: read at \d{4}-.*Z$", get(server, "/readyz?verbose"), re.MULTILINE)
         replace(tokens, f"slip=short\nstays={OTHER}\nwrong\n")
-        send_hangup(server)
+        server.reload()
         server.wait_for_log(
             r"line 1: the token has fewer than 16 characters \(and 1 more\); all other lines are in force"
         )
@@ -145,11 +146,10 @@ def test_removed_token_is_revoked_despite_invalid_lines_and_monitoring_reports_t
         assert re.match(rf"configuration: refused at \S+Z: {tokens}, line 1: the token has fewer than 16", line)
         assert "skills_config_last_reload_successful 0.0" in get(server, "/metrics")
         replace(tokens, f"stays={OTHER}\n")
-        send_hangup(server)
+        server.reload()
         server.wait_for_log("there are 1 of them")
         assert statuses(server, NEW) == (401,)
-        while "configuration: read at" not in get(server, "/readyz?verbose"):
-            assert server.process.poll() is None
+        assert "configuration: read at" in get(server, "/readyz?verbose")
         assert "skills_config_last_reload_successful 1.0" in get(server, "/metrics")
 
 
@@ -362,7 +362,7 @@ def test_lock_file_whose_source_is_unreachable_is_retried(
             reloader.request_reload()
         return answers.pop(0)
 
-    polls = iter([reloader._seen] * 100)
+    polls = iter([reloader._read_state] * 100)
     monkeypatch.setattr(Reloader, "_stat_files", lambda _: next(polls))
     monkeypatch.setattr(OpenedRoots, "relock", relock)
     monkeypatch.setattr(reloading, "_RETRY_S", 0.0)

@@ -12,11 +12,12 @@ import pytest
 
 import forkserver
 from commands.calls import invoke, json_of, refusal, run, terminal
+from dispatching import local_serving
 from programs import WITH_NETWORK, needs_script_network
 from rpc.build import toml
 from sources.publishers import Publisher
 from tables import each_row
-from wire import COMMAND, DEADLINE, FIXTURES, Wire, serving, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, Client, write_skill
 
 ENTRY = 'entrypoint = "scripts/run.py"\nlanguage = "python"'
 
@@ -49,7 +50,7 @@ def approve(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run("scripts", "approve", *words, "--approvals", tmp_path / "approvals.json", *options(tmp_path))
 
 
-def run_script(wire: Wire) -> dict[str, Any]:
+def run_script(wire: Client) -> dict[str, Any]:
     """Load the skill `thing` and run its script; return the result of the tool."""
     loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["thing"]}})
     arguments = {"path": "scripts/run.py"}
@@ -67,7 +68,7 @@ def test_script_of_a_site_runs_only_as_approved(site: Publisher, published: Path
     address = site.url
     allowed = ["--allow-scripts", *WITH_NETWORK, "--approvals", str(tmp_path / "approvals.json")]
     run("list", address, *options(tmp_path))
-    with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", f"{address}/") as wire:
+    with local_serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", f"{address}/") as wire:
         refused = run_script(wire)
         assert refused["isError"] and "was never approved" in text_of(refused)
         digest = text_of(refused).rpartition("--digest ")[2].strip()
@@ -83,7 +84,7 @@ def test_script_of_a_site_runs_only_as_approved(site: Publisher, published: Path
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"
     (published / "thing" / "scripts" / "run.py").write_text("print(2)\n")
     pack(site, published)
-    with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", address) as wire:
+    with local_serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", address) as wire:
         refused = run_script(wire)
         assert refused["isError"] and "changed since it was approved on 2" in text_of(refused)
 
@@ -94,7 +95,7 @@ def test_script_fetched_into_a_folder_needs_approval(site: Publisher, tmp_path: 
     run("fetch", address, "--output", mine, "--allow-private")
     assert [each["origin"] for each in json_of("list", mine)["skills"]] == [address]
     allowed = ["--allow-scripts", *WITH_NETWORK, "--approvals", str(tmp_path / "approvals.json")]
-    with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
+    with local_serving(mine, *allowed, "--allow-scripts-of", address) as wire:
         assert "was never approved" in text_of(run_script(wire))
         assert approve(tmp_path, str(mine), "thing").returncode == 0
         assert run_script(wire)["structuredContent"]["stdout"] == "1\n"

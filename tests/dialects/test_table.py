@@ -10,6 +10,7 @@ from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import Standing
+from mcp_skills_server.model.clients import client_of
 from tables import each_row
 
 EXTENSION = "io.modelcontextprotocol/skills"
@@ -39,9 +40,9 @@ def test_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
     assert names(auto.for_client({"other": {}})) == NAMES[0]
     assert names(auto.for_client({})) == NAMES[0]
     assert names(table.select_dialects("sep-2076").for_client({EXTENSION: {}})) == ["sep-2076"]
-    assert auto.native_standing("claude-code", {EXTENSION: {}}) is Standing.VALID
-    assert auto.native_standing("claude-code", {"other": {}}) is None
-    assert auto.native_standing("mcp-inspector", {EXTENSION: {}}) is None
+    assert auto.native_limits("claude-code", {EXTENSION: {}}) == client_of("claude-code").native
+    assert auto.native_limits("claude-code", {"other": {}}) is None
+    assert auto.native_limits("mcp-inspector", {EXTENSION: {}}) is None
 
 
 # `None` is how a careless encoder writes an absent field.
@@ -50,7 +51,7 @@ def test_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
 def test_extension_of_an_unknown_revision_is_not_declared(revision: Any, is_known: bool) -> None:
     auto, declared = table.select_dialects("auto"), {EXTENSION: {"revision": revision}}
     assert names(auto.for_client(declared)) == (["sep-2640"] if is_known else NAMES[0])
-    assert auto.native_standing("claude-code", declared) is (Standing.VALID if is_known else None)
+    assert (auto.native_limits("claude-code", declared) is not None) is is_known
 
 
 @pytest.mark.requirement("X-8", "S76-8")

@@ -205,7 +205,7 @@ def test_field_with_a_syntax_error_is_left_out_and_the_others_stay(lines: str, l
     assert (found.frontmatter, found.body) == (expected, "Read on.")
     (problem,) = found.problems
     assert (problem.code, problem.severity, problem.line) == ("yaml-field", "error", line)
-    assert problem.message.startswith(f"the field '{left_out}' is left out: not valid YAML")
+    assert problem.message.startswith(f"the field '{left_out}' is ignored: not valid YAML")
     assert standing(found.problems) is Standing.LENIENT
     last = lines.count("\n") + 9
     assert found.lines == {"name": 2, "description": 3, "license": last - 4, "version": last}

@@ -152,10 +152,10 @@ def test_parser_input_is_bounded(shape: str, monkeypatch: pytest.MonkeyPatch) ->
         return []
 
     monkeypatch.setattr(links, "_parsed", counting)
-    monkeypatch.setattr(links, "_READ", 65_536)
+    monkeypatch.setattr(links, "_MAX_READ", 65_536)
     text = shape * (1 << 16)
     references("\n\n".join(text[at : at + 16_000] for at in range(0, 1 << 16, 16_000)))
-    assert max(map(len, pieces), default=0) <= links._PIECE
+    assert max(map(len, pieces), default=0) <= links._MAX_PIECE
     assert sum(piece.count("[") for piece in pieces) <= links._MAX_BRACKETS
 
 

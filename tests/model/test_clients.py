@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.model.clients import UNKNOWN, Client, client_of
+from mcp_skills_server.model.clients import UNKNOWN, Client, NativeLimits, client_of
 from tables import each_row
 
 IN_TOOLS = {"list_in": "tools", "catalog_characters": 10_000}
@@ -12,7 +12,7 @@ STRUCTURE = {"shows": "structure", "searches_tools": True, "result_characters": 
 # The fields in which a client differs from an unknown one.
 @each_row(("name", "differences"), [
     *((each, {}) for each in (None, "", "other-client", "my-codex", "mcp-inspector")),
-    ("claude-code", {**STRUCTURE, "shows_skills": True, "list_in": "instructions"}),
+    ("claude-code", {**STRUCTURE, "native": NativeLimits(100, 20, 524_288), "list_in": "instructions"}),
     ("codex-mcp-client", {**IN_TOOLS, **STRUCTURE}), ("mcp", {"shows": "either"}),
     ("opencode", {**IN_TOOLS, "makes_templates_of_prompts": True}),
     ("kilo", {**IN_TOOLS, "makes_templates_of_prompts": True}), ("Cline", {"result_characters": 7_500}),
@@ -25,4 +25,4 @@ def test_client_is_recognized_by_the_prefix_of_its_name(name: str | None, differ
 
 
 def test_unknown_client_has_conservative_defaults() -> None:
-    assert Client("text", "both", 4_000, False, 38_000, False, False, False) == UNKNOWN
+    assert Client("text", "both", 4_000, False, 38_000, False, False, None) == UNKNOWN

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatching import local_serving
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD
@@ -18,7 +19,7 @@ from mcp_skills_server.proposals.intake import propose
 from mcp_skills_server.proposals.store import ProposalStore
 from proposals.test_intake import DRAFT, GREEN, base_of, manifest, refusal
 from server.test_tools import text_of
-from wire import serving, write_skill
+from wire import write_skill
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -89,7 +90,7 @@ def test_failed_proposal_leaves_neither_branch_nor_files(
 
 
 def test_merged_proposal_is_served(repository: Path) -> None:
-    with serving(repository / "skills", "--proposals", "git") as wire:
+    with local_serving(repository / "skills", "--proposals", "git") as wire:
         result = wire.call("skills_propose", name="tea", files={SKILL_MD: manifest("tea")}, reason="We brew tea too.")
         assert not result.get("isError"), text_of(result)
         id_ = result["structuredContent"]["id"]

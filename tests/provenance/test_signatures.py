@@ -406,7 +406,7 @@ def test_config_source_can_require_signatures(tmp_path: Path, pair: KeyPair, mon
     key = os.path.relpath(pair.public, tmp_path)
     Path("c.toml").write_text(f"roots = ['own']\n[[source]]\nfrom = 'theirs'\nrequire-signature = ['{key}']\n")
     assert names_served("--config", tmp_path / "c.toml") == ["mine", "signed"]
-    left_out = "left out: theirs/unsigned: it has no signature"
+    left_out = "not locked: theirs/unsigned: it has no signature"
     assert left_out in run("lock", "--config", "c.toml").stderr
     assert [[*each.skills] for each in read_lock(Path("skills.lock"))] == [["mine"], ["signed"]]
     assert run("update", "--check", "--config", "c.toml").return_value == 0
@@ -415,7 +415,7 @@ def test_config_source_can_require_signatures(tmp_path: Path, pair: KeyPair, mon
     assert left_out in done.stderr
     done = run("lock", "own", "theirs", "--require-signature", key)
     assert done.return_value == 1
-    assert "left out: own/mine: it has no signature" in done.stderr
+    assert "not locked: own/mine: it has no signature" in done.stderr
 
 
 def test_unsigned_nested_skill_takes_its_files_out_of_a_signed_outer_one(tmp_path: Path) -> None:

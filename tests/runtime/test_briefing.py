@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -13,11 +16,13 @@ from dialects.build import skill
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import Snapshot
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.runtime.briefing import Briefing, _fitting, _words_of
+from mcp_skills_server.runtime.briefing import Briefing, _fitting, _keywords_of
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.settings import RuntimeSettings
+from tables import each_row
 
 pytestmark = pytest.mark.anyio
 
@@ -79,9 +84,39 @@ def test_keywords_fill_the_limit_with_names_first() -> None:
     fits = {4: "", 5: "xyz", 10: "xyz", 11: "xyz abcd", 15: "xyz abcd", 16: "xyz abcd bcd"}
     assert {most: " ".join(_fitting(counts, most)) for most in fits} == fits
     for most, words in ((11, ["abc"]), (12, ["abc", "defgh"])):
-        assert _words_of([skill("abc", description="Defgh abc.")], most) == words
+        assert _keywords_of([skill("abc", description="Defgh abc.")], most) == words
     for length, count in ((1_998, 1), (1_999, 0)):
-        assert len(_words_of([skill("x" * length, description="a")], 4_000)) == count
+        assert len(_keywords_of([skill("x" * length, description="a")], 4_000)) == count
+
+
+class Shown(NamedTuple):
+    """A host that shows these skills by itself."""
+
+    paths: frozenset[str]
+
+    def shown(self, _: Snapshot) -> frozenset[str]:
+        return self.paths
+
+
+@each_row(("shown", "scripts", "listed", "tools"), [
+    ("", False, "abc", 5), ("a", False, "bc", 5), ("ab", True, "c", 6), ("abc", False, "", 0), ("abc", True, "", 6),
+])  # fmt: skip
+def test_briefing_lists_the_skills_that_the_host_does_not_show(
+    tmp_path: Path, shown: str, scripts: bool, listed: str, tools: int
+) -> None:
+    registry = load_registry(write_files(tmp_path, skills(*(f"skill-{name}" for name in "abc"))))
+    briefing, host = (
+        Briefing(registry, RuntimeSettings(), lambda: scripts),
+        Shown(frozenset(f"skill-{x}" for x in shown)),
+    )
+    for _ in "made, then kept":
+        instructions = briefing.instructions(host=host)
+        definitions = briefing.tools(handles=True, host=host)
+        assert len(definitions) == tools
+        for text in (instructions, json.dumps(definitions)):
+            assert {*re.findall(r"skill-([abc])\b", text)} == {*listed}
+    assert bool(briefing.instructions(host=host)) is bool(listed)
+    assert len(briefing.tools(handles=True)) == 5 + scripts  # another host's texts stay
 
 
 def test_skill_with_preferred_tag_is_described_before_recently_used_ones(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 from mcp.client.client import Client
+from mcp.client.extension import ClientExtension
 from mcp.server.lowlevel.server import Server
 from pydantic import ConfigDict
 
@@ -39,6 +40,7 @@ async def attached_client(
     to: Any = None,
     settings: Settings | None = None,
     host: str = "sdk",
+    extensions: Sequence[ClientExtension] = (),
     **options: Any,
 ) -> AsyncGenerator[Client]:
     """Yield a client of the server `to`, by default an empty one, with these skills attached."""
@@ -47,5 +49,5 @@ async def attached_client(
     attach(server, registry, settings, **{"watch": False, **options})
     info = types.Implementation(name=host, version="1")
     with anyio.fail_after(DEADLINE):
-        async with Client(server, mode=mode, client_info=info) as client:
+        async with Client(server, mode=mode, client_info=info, extensions=extensions) as client:
             yield client

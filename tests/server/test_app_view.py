@@ -16,10 +16,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Frame, Page, Route, expect
 from tools.interop.setup import EXT_APPS, MODULES
 
-from dispatching import Direct
+from dispatching import Direct, local_serving
 from web.ui import corpus
 from web.ui.chromium import browser, needs_chromium, open_page
-from wire import FIXTURES, Client, Wire, serving, write_skill
+from wire import FIXTURES, Client, write_skill
 
 pytestmark = needs_chromium
 HERE = Path(__file__).parent / "app_host"
@@ -94,14 +94,14 @@ def view_in_host(
 
 
 @pytest.fixture(scope="module")
-def fixtures() -> Iterator[Wire]:
-    with serving(FIXTURES, era="modern") as wire:
+def fixtures() -> Iterator[Direct]:
+    with local_serving(FIXTURES, era="modern") as wire:
         yield wire
 
 
 @pytest.mark.parametrize("theme", COLOURS)
 @pytest.mark.parametrize("width", [320, 1280])
-def test_view_adapts_to_its_host(chromium: Browser, kind: str, fixtures: Wire, theme: str, width: int) -> None:
+def test_view_adapts_to_its_host(chromium: Browser, kind: str, fixtures: Direct, theme: str, width: int) -> None:
     viewport = {"width": width, "height": 700}
     with view_in_host(chromium, kind, fixtures, LIST, theme=theme, viewport=viewport) as (page, frame):
         for view in ("#catalogue", "#skill"):
@@ -140,7 +140,7 @@ def test_skill_is_loaded_by_keyboard_into_the_model_context(chromium: Browser, k
 def test_catalogue_has_pages_search_and_error_messages(chromium: Browser, kind: str, tmp_path: Path) -> None:
     for number in range(60):
         write_skill(tmp_path / f"skill-{number:02}", description=f"Does thing {number} when it is asked to.")
-    with serving(tmp_path) as wire, view_in_host(chromium, kind, wire, LIST) as (page, frame):
+    with local_serving(tmp_path) as wire, view_in_host(chromium, kind, wire, LIST) as (page, frame):
         items = frame.locator("#list li")
         expect(items).to_have_count(50)
         frame.get_by_role("button", name="More skills").click()
@@ -150,13 +150,13 @@ def test_catalogue_has_pages_search_and_error_messages(chromium: Browser, kind: 
         page.keyboard.press("Enter")
         expect(items.first).to_contain_text("skill-07")
         (tmp_path / "skill-07" / "SKILL.md").unlink()
-        wire.wait_for_log(b"skill-07")
+        wire.until("notifications/skills/list_changed")
         frame.get_by_role("button", name="Load skill-07").click()
         expect(frame.get_by_role("status")).to_contain_text("skill-07")
         expect(frame.locator("#status.error")).to_be_visible()
 
 
-def test_host_without_tool_calls_shows_no_buttons(chromium: Browser, kind: str, fixtures: Wire) -> None:
+def test_host_without_tool_calls_shows_no_buttons(chromium: Browser, kind: str, fixtures: Direct) -> None:
     call = {"name": "skills_load", "arguments": {"names": ["refunds"]}}
     with view_in_host(chromium, kind, fixtures, call, capabilities={}) as (page, frame):
         expect(frame.locator("#loaded pre")).to_contain_text("# Refunds")
@@ -169,7 +169,7 @@ def test_host_without_tool_calls_shows_no_buttons(chromium: Browser, kind: str, 
 def test_hostile_texts_are_shown_as_text(chromium: Browser, kind: str, tmp_path: Path) -> None:
     corpus.write(tmp_path)
     usable = 49  # the other names have markup
-    with serving(tmp_path) as wire, view_in_host(chromium, kind, wire, LIST) as (_, frame):
+    with local_serving(tmp_path) as wire, view_in_host(chromium, kind, wire, LIST) as (_, frame):
         expect(frame.locator("#list li")).to_have_count(usable)
         assert frame.evaluate(FIND_FOREIGN) == NOT_FOREIGN
         for text in corpus.MARKUP[:3]:

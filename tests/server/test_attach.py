@@ -15,6 +15,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.client.client import Client
+from mcp.client.extension import advertise
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel.server import Server
@@ -476,6 +477,21 @@ async def test_description_of_a_tool_names_its_skill(
     assert tools["refund"] == ("Does a thing." if end is None else f"Does a thing.\n\n{line}{end}")
     assert tools["fail"] == ("" if end is None else f"{line}{end}")
     assert tools["other"] == "Does a thing."  # the client may not read its skill
+
+
+@each_row(("skills", "end"), [(100, "."), (101, " with skills_load.")])
+async def test_description_names_the_tool_that_a_native_host_needs(tmp_path: Path, skills: int, end: str) -> None:
+    """Such a host shows the first 100 skills by itself; the skill of the tool is the last one."""
+    for number in range(skills):
+        write_skill(tmp_path / f"s{number:03}")
+    last = f"s{skills - 1:03}"
+    options: dict[str, Any] = {"tool_skills": {"refund": last}, "when": "description"}
+    native: dict[str, Any] = {"host": "claude-code", "extensions": [advertise(EXTENSION)]}
+    async with attached_client(tmp_path, "auto", to=failing_server(), **native, **options) as client:
+        tools = {tool.name: tool.description for tool in (await client.session.list_tools()).tools}
+    line = f"The skill skill://{last}/SKILL.md explains this tool: load it"
+    assert tools["refund"] == f"Does a thing.\n\n{line}{end}"
+    assert ("skills_load" in tools) is (skills > 100)
 
 
 async def test_first_result_of_a_conversation_names_each_skill_once(tmp_path: Path, mode: Any) -> None:

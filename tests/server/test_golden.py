@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dispatching import dispatching
+from dispatching import dispatching, local_serving
 from programs import WITH_NETWORK, needs_script_network
-from wire import FIXTURES, ROOT, serving
+from wire import FIXTURES, ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
 ARGUMENTS = {"topic": "the budget", "deadline": "Friday"}
@@ -45,7 +45,7 @@ def test_result_equals_its_golden_file(
 ) -> None:
     opened = dispatching(root, era="modern", extension=extension)
     if options:  # of the command line
-        opened = serving(root, *options, era="modern", extension=extension)
+        opened = local_serving(root, *options, era="modern", extension=extension)
     with opened as client:
         result = client.request(method, params)
     del result["_meta"]

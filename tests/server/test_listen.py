@@ -22,7 +22,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Changes
 from mcp_skills_server.server import notify
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.notify import Notifier, RecentNotifications, Stream
+from mcp_skills_server.server.notify import Notice, Notifier, RecentNotifications, Stream
 from mcp_skills_server.server.requests import Settings
 from wire import DEADLINE, write_skill
 
@@ -154,7 +154,7 @@ async def test_stream_of_legacy_client_ends_with_queued_notices_on_shutdown() ->
     """So does one that its client opens afterwards, before the listener is closed."""
     notifier = Notifier(Settings())
     queue = notifier.register(LegacyClient())
-    notifier.publish([("notifications/resources/list_changed", None)])
+    notifier.publish([Notice("notifications/resources/list_changed")])
     notifier.close()
     async with asyncio.timeout(DEADLINE):
         assert await queue.take() and await queue.take() is None
@@ -178,9 +178,9 @@ async def test_rebound_client_is_notified_of_its_new_grants_once_its_stream_is_o
     permissions = {old: of_a, new: of_b, None: of_a}
     compared: list[tuple[Permissions, Permissions]] = []
 
-    def between(before: Permissions, after: Permissions) -> list[tuple[str, None]]:
+    def between(before: Permissions, after: Permissions) -> list[Notice]:
         compared.append((before, after))
-        return [("notifications/resources/list_changed", None)]
+        return [Notice("notifications/resources/list_changed")]
 
     notifier = Notifier(Settings(), permissions=permissions.__getitem__, between=between)
     client = LegacyClient()
@@ -207,7 +207,7 @@ async def test_rebound_client_is_notified_of_its_new_grants_once_its_stream_is_o
 
 
 async def test_change_during_a_slow_notification_is_notified_again() -> None:
-    notice = ("notifications/resources/list_changed", None)
+    notice = Notice("notifications/resources/list_changed")
     notifier, client, slow = Notifier(Settings()), LegacyClient(), anyio.Event()
     send = client.send
 

@@ -15,7 +15,7 @@ from dispatching import dispatching
 from mcp_skills_server.runtime.runtime import RuntimeSettings
 from tables import each_row
 from web.http_wire import HELLO
-from wire import META, SCHEMAS, Era, NotifiedClient, WireError, serving, write_skill
+from wire import META, SCHEMAS, Era, NotifiedClient, WireError, write_skill
 
 SKILLS = "notifications/skills/list_changed"
 RESOURCES = "notifications/resources/list_changed"
@@ -74,7 +74,7 @@ def test_each_edit_is_notified_once_for_the_lists_that_it_changes(folder: Path, 
 
 @pytest.mark.requirement("MCP-34", "MCP-36")
 def test_modern_client_gets_only_the_notifications_of_its_open_streams(folder: Path) -> None:
-    with serving(folder, era="modern") as wire:
+    with dispatching(folder, watch=True, era="modern") as wire:
         wire.every_skill()
         cancelled = wire.listen(skillsListChanged=True)
         wire.notify("notifications/cancelled", {"requestId": cancelled})

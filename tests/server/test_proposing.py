@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dispatching import dispatching
+from dispatching import dispatching, local_serving
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.store import ProposalStore
 from proposals.test_intake import manifest
@@ -16,7 +16,7 @@ from server.test_tools import NAMES, error_text, text_of
 from web.http_wire import HttpClient, client
 from web.in_process import app_serving
 from web.test_grants import ANN, BOB, configure
-from wire import Era, serving, write_skill
+from wire import Era, write_skill
 
 PROPOSAL_TOOLS = ["skills_propose", "skills_proposals"]
 GRANTS = """
@@ -61,12 +61,12 @@ def test_model_proposes_and_lists_its_proposals(tmp_path: Path, era: Era) -> Non
 
 def test_proposal_tools_need_the_option_but_no_skill(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "coffee")
-    with serving(tmp_path / "skills") as wire:
+    with local_serving(tmp_path / "skills") as wire:
         assert tool_names(wire) == NAMES
         answer = wire.call("skills_propose", name="x", files={SKILL_MD: manifest("x")}, reason="y")
         assert "Unknown tool" in error_text(answer)
     (tmp_path / "empty").mkdir()
-    with serving(tmp_path / "empty", "--proposals", tmp_path / "kept") as wire:
+    with local_serving(tmp_path / "empty", "--proposals", tmp_path / "kept") as wire:
         assert tool_names(wire) == PROPOSAL_TOOLS
 
 

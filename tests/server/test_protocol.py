@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatching import Direct, dispatching
+from dispatching import Direct, dispatching, local_serving
 from programs import WITH_NETWORK, needs_script_network
 from tables import each_row
 from web.http_wire import HELLO
@@ -127,7 +128,7 @@ def test_handshake_declares_skills_the_extension_and_resources(era: Era) -> None
 
 @pytest.mark.requirement("MCP-31", "X-9", "X-10", "X-11", "S40-12", "S40-15")
 def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) -> None:
-    """The tools and prompts list only lenient skills, which such a host cannot list natively."""
+    """The instructions and prompts list only lenient skills, which such a host cannot list natively."""
     write_skill(tmp_path / "valid")
     claude = partial(dispatching, tmp_path, era=era, host="claude-code")
     with claude(extension=True, opened=False) as wire, claude() as without_extension:
@@ -146,9 +147,11 @@ def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) 
             assert wire.request("tools/list")["tools"]
             assert wire.request("prompts/list")["prompts"]
     write_skill(tmp_path / "lenient", name="Not_The_Folder")
-    with claude(extension=True) as wire:
-        (load,) = (each for each in wire.request("tools/list")["tools"] if each["name"] == "skills_load")
-        assert load["description"].endswith("\n\n1 skill:\n- Not_The_Folder: Does a thing when it is asked to.")
+    with claude(extension=True, opened=False) as wire:
+        assert re.findall("<name>(.*)</name>", wire.open()["instructions"]) == ["Not_The_Folder"]
+        tools = wire.request("tools/list")["tools"]
+        assert "skills_load" in [tool["name"] for tool in tools]
+        assert "valid" not in json.dumps(tools)
         assert [each["name"] for each in wire.request("prompts/list")["prompts"]] == ["Not_The_Folder"]
 
 
@@ -167,7 +170,7 @@ def test_native_host_of_an_unknown_revision_gets_tools_and_instructions(era: Era
 @needs_script_network
 def test_script_tool_names_no_skill_to_a_host_with_native_skills(era: Era, tmp_path: Path) -> None:
     write_skill(tmp_path / "valid")
-    with serving(tmp_path, "--allow-scripts", *WITH_NETWORK, era=era, host="claude-code", extension=True) as wire:
+    with local_serving(tmp_path, "--allow-scripts", *WITH_NETWORK, era=era, host="claude-code", extension=True) as wire:
         tools = wire.request("tools/list")["tools"]
         assert "skills_run_script" in [each["name"] for each in tools]
         assert "valid" not in json.dumps(tools)

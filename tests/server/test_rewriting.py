@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dispatching import dispatching
 from tables import each_row
-from wire import WireError, serving, write_skill
+from wire import WireError, write_skill
 
 _PAUSE_S = 0.002
 
@@ -65,7 +66,7 @@ def test_rewritten_skill_is_never_missing_and_its_bytes_match_a_listed_digest(
 ) -> None:
     busy, uri = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x"), "skill://busy/SKILL.md"
     write_skill(tmp_path / "calm")
-    with serving(tmp_path) as wire:
+    with dispatching(tmp_path, watch=True) as wire:
 
         def has_instructions() -> bool:
             """Assert that lists and entry have the skill; return whether its instructions are readable."""

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from commands.calls import run_process
+from dispatching import local_serving
 from programs import WITH_NETWORK, needs_script_network
 from server.test_tools import error_text
 from web.http_wire import client, http_serving
@@ -74,7 +75,7 @@ def blocking_call(handle: str, listener: socket.socket) -> dict[str, Any]:
 
 @pytest.mark.requirement("RT-18", "RT-19")
 def test_result_has_the_outcome_of_the_script(folder: Path, era: Era, sandbox_mode: str) -> None:
-    with serving(folder, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
+    with local_serving(folder, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
         assert "skills_run_script" in [tool["name"] for tool in wire.request("tools/list")["tools"]]
         arguments = {"args": ["a b", "$HOME"], "env": {"TONE": "warm"}}
         result = wire.request("tools/call", script_call(load(wire), "scripts/hello.py", **arguments))
@@ -106,7 +107,7 @@ def test_output_files_are_readable_only_in_the_session_of_the_script(
     tmp_path: Path, era: Era, sandbox_mode: str
 ) -> None:
     write_skill(tmp_path / "alpha", scripts__write_py=WRITE_FILES)
-    with serving(tmp_path, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
+    with local_serving(tmp_path, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
         handle = load(wire)
 
         def read(path: str) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def test_output_files_are_readable_only_in_the_session_of_the_script(
 def test_script_of_an_excluded_source_is_refused(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[[source]]\nfrom = '{folder}'\nscripts = false\n")
-    with serving("--config", file, "--allow-scripts", *WITH_NETWORK) as wire:
+    with local_serving("--config", file, "--allow-scripts", *WITH_NETWORK) as wire:
         refused = wire.request("tools/call", script_call(load(wire), "scripts/hello.py"))
         assert "excluded the scripts of its source" in error_text(refused)
 
@@ -144,7 +145,7 @@ def test_script_of_an_excluded_source_is_refused(folder: Path, tmp_path: Path) -
 @needs_script_network
 @pytest.mark.requirement("X-29")
 def test_script_reports_progress_and_is_killed_when_cancelled(folder: Path, listener: socket.socket, era: Era) -> None:
-    with serving(folder, "--allow-scripts", *WITH_NETWORK, era=era) as wire:
+    with local_serving(folder, "--allow-scripts", *WITH_NETWORK, era=era) as wire:
         handle = load(wire)
         params = {**blocking_call(handle, listener), "_meta": {"progressToken": "p"}}
         identifier = wire.start("tools/call", params)

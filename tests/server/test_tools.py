@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Direct, dispatching
+from dispatching import Direct, dispatching, local_serving
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from tables import each_row
 from wire import DEADLINE, Client, Era, WireError, serving, write_skill
@@ -139,7 +139,7 @@ def test_session_is_kept_by_a_legacy_connection_or_given_as_argument(tools: Dire
 @pytest.mark.requirement("RT-15", "X-15")
 def test_session_over_stdio_outlives_its_process(folder: Path) -> None:
     def call_once(tool: str, **arguments: Any) -> dict[str, Any]:
-        with serving(folder, era="modern") as wire:
+        with local_serving(folder, era="modern") as wire:
             return wire.call(tool, **arguments)
 
     handle = call_once("skills_load", names=["alpha"])["structuredContent"]["session"]
@@ -188,7 +188,7 @@ def test_options_limit_loaded_skills_texts_and_prompts(folder: Path) -> None:
     write_skill(folder / "almond")
     tools = ("--max-loaded", "1", "--catalog-chars", "500", "--no-local-paths")
     prompts = ("--prompt", "al*", "--prompt-page-size", "1")
-    with serving(folder, *tools, *prompts, era="modern", opened=False) as wire:
+    with local_serving(folder, *tools, *prompts, era="modern", opened=False) as wire:
         instructions = wire.open()["instructions"]
         assert instructions.startswith("4 skills here")
         skills = "almond, alpha, beta, Odd"
@@ -220,29 +220,31 @@ def test_options_prefer_a_tag_and_load_dependencies(tmp_path: Path) -> None:
         ((), ["s70"]),
         (("--prefer", "team", "--load-dependencies"), ["s7", "s70"]),
     ):
-        with serving(tmp_path, *options, "--catalog-chars", "1500", era="modern", opened=False) as wire:
+        with local_serving(tmp_path, *options, "--catalog-chars", "1500", era="modern", opened=False) as wire:
             assert ("\n- s70: " in wire.open()["instructions"]) is bool(options)
+            assert wire.every_skill()[0]["name"] == ("s70" if options else "s0")
             assert active(wire.call("skills_load", names=["s70"])) == loaded
 
 
-def test_recently_loaded_skills_are_described_first(tmp_path: Path) -> None:
+def test_recently_loaded_skills_are_listed_and_described_first(tmp_path: Path) -> None:
     for number in range(60):
         description = f"{'Does much. ' * 40}Use when {number} is there."
         write_skill(tmp_path / "skills" / f"s{number}", description=description)
     database = tmp_path / "usage.db"
     options = ("--usage", f"sqlite:{database}", "--catalog-chars", "1500")
 
-    def described_skills() -> list[str]:
-        with serving(tmp_path / "skills", *options, era="modern", opened=False) as wire:
+    def described_skills(first: str = "s0") -> list[str]:
+        with local_serving(tmp_path / "skills", *options, era="modern", opened=False) as wire:
+            assert wire.every_skill()[0]["name"] == first
             return re.findall(r"^- (s\d+): Use when", wire.open()["instructions"], re.MULTILINE)
 
     before = described_skills()
     assert before
-    other = next(f"s{number}" for number in range(60) if f"s{number}" not in before)
+    other = next(f"s{number}" for number in range(1, 60) if f"s{number}" not in before)
     now = time.time()
     loads = {Count(day_of(now), "load", other, "", "", "", "tools", str(tmp_path / "skills")): Tally(1, now)}
     UsageStore(str(database)).add(Batch(loads, questions={}))
-    assert other in described_skills()
+    assert other in described_skills(first=other)
 
 
 def test_result_counts_skills_added_and_removed_since_the_list(folder: Path, era: Era) -> None:
@@ -294,7 +296,7 @@ def test_disabled_tools_and_prompts_are_unknown_methods(folder: Path, era: Era) 
 def test_local_skill_has_its_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = write_skill(tmp_path_factory.mktemp("other") / "gamma").parent
     archive = shutil.make_archive(str(other), "zip", other)
-    with serving(folder, archive, era="modern") as wire:
+    with local_serving(folder, archive, era="modern") as wire:
         loaded = wire.call("skills_load", names=["beta", "gamma"])
         (message,) = wire.request("prompts/get", {"name": "beta"})["messages"]
     assert f' root_dir="{folder / "beta"}"' in message["content"]["text"]

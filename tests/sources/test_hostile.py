@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from mcp_skills_server.sources.mirrors import Follower
 from mcp_skills_server.sources.source import FetchLimits
-from sources.fetching import QUICK, open_follower, served_files, warnings_of_refresh
-from sources.hostile import CASES, KINDS, MAX_SKILL_BYTES, every_kind
+from sources.fetching import QUICK, fetch_to_cache, open_follower, served_files, warnings_of_refresh
+from sources.hostile import CASES, KINDS, MAX_SKILL_BYTES, PublishedSource, every_kind
 from sources.oci.registries import FakeRegistry
 from sources.publishers import Publisher, Route, endless, redirect, respond_with, skill_md
+from tables import each_row
 
 LIMITED = replace(QUICK, limits=FetchLimits(skill_bytes=MAX_SKILL_BYTES))
 
@@ -30,39 +32,45 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
 
 
+@pytest.fixture
+def source(name: str, folder: Path) -> Iterator[tuple[PublishedSource, Follower]]:
+    """A source of this kind, and its follower, which has a copy of the skill `good`."""
+    with KINDS[name].open(folder) as source:
+        source.publish("first", ())
+        yield source, fetch_to_cache(source.given, folder / "cache", LIMITED)
+
+
 @pytest.mark.requirement("WK-23", "WK-27", "WK-28", "WK-29", "WK-30", "WK-61")
-@pytest.mark.parametrize("case", CASES)
 @every_kind
+@each_row("case", CASES)
 def test_hostile_skill_is_refused_and_last_copy_stays(
-    name: str, case: str, folder: Path, caplog: pytest.LogCaptureFixture
+    name: str, case: str, source: tuple[PublishedSource, Follower], caplog: pytest.LogCaptureFixture
 ) -> None:
-    kind, hostile = KINDS[name], CASES[case]
+    kind, hostile, (published, follower) = KINDS[name], CASES[case], source
     if case in kind.inexpressible:
-        pytest.skip(f"{name} cannot express it")
-    with kind.open(folder) as place:
-        place.publish("first", ())
-        follower = open_follower(place.given, folder / "cache", LIMITED)
-        assert warnings_of_refresh(follower, caplog) == []
-        good = {"good": "directory", "good/SKILL.md": skill_md("good", "first")}
-        assert served_files(follower) == good
-        place.publish("second", hostile.members)
-        lines = warnings_of_refresh(follower, caplog)
-        assert lines
-        assert all(line.isprintable() for line in lines)
-        if kind.reports_reason:
-            assert any(hostile.reason in line for line in lines), lines
-        is_bad_served = hostile.is_omitted and kind.omits_ignored
-        is_updated = kind.is_per_skill or is_bad_served
-        after = served_files(follower)
-        assert after["good/SKILL.md"] == skill_md("good", "second" if is_updated else "first")
-        if is_bad_served:
-            assert after.pop("bad/SKILL.md")
-            assert after.pop("bad")
-            assert "left out" in lines[0]
-        assert {path for path in after if "scripts" not in path} == set(good)
-        place.publish("third", ())
-        assert warnings_of_refresh(follower, caplog) == []
-        assert served_files(follower)["good/SKILL.md"] == skill_md("good", "third")
+        return
+    before = served_files(follower)
+    assert before.keys() == {"good", "good/SKILL.md"}
+    published.publish(f"with {case}", hostile.members)
+    lines = warnings_of_refresh(follower, caplog)
+    assert lines
+    assert all(line.isprintable() for line in lines)
+    if kind.reports_reason:
+        assert any(hostile.reason in line for line in lines), lines
+    is_bad_served = hostile.is_omitted and kind.omits_ignored
+    after = served_files(follower)
+    if kind.is_per_skill or is_bad_served:
+        assert after["good/SKILL.md"] == skill_md("good", f"with {case}")
+    else:
+        assert after["good/SKILL.md"] == before["good/SKILL.md"]
+    if is_bad_served:
+        assert after.pop("bad/SKILL.md")
+        assert after.pop("bad")
+        assert "not served, because of their names" in lines[0]
+    assert {path for path in after if "scripts" not in path} == before.keys()
+    published.publish(f"after {case}", ())
+    assert warnings_of_refresh(follower, caplog) == []
+    assert served_files(follower)["good/SKILL.md"] == skill_md("good", f"after {case}")
 
 
 ROUTES: dict[str, tuple[Callable[[Publisher], Route], str]] = {

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import signal
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 from time import monotonic
 
@@ -17,6 +16,7 @@ import anyio
 import pytest
 
 from commands.calls import names_served
+from dispatching import local_serving
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources import mcp
 from mcp_skills_server.sources.kinds import kind_of
@@ -35,18 +35,18 @@ from sources.hostile import KINDS, Member, mcp_server
 from sources.publishers import Publisher, digest, redirect, respond_with, skill_md
 from tables import each_row
 from web.http_wire import http_serving
-from wire import DEADLINE, EXTENSION, Wire, serving, write_skill
+from wire import DEADLINE, EXTENSION, serving, write_skill
 
 
-def serving_source(root: str, tmp_path: Path) -> AbstractContextManager[Wire]:
-    return serving(root, "--cache-dir", tmp_path / "cache", "--refresh", "3600", "--first-load", "60")
+def options(tmp_path: Path) -> list[str]:
+    return ["--cache-dir", str(tmp_path / "cache"), "--refresh", "3600", "--first-load", "60"]
 
 
 def test_edit_at_http_server_is_followed_by_notification(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "one")
     with (
         http_serving(tmp_path / "skills") as other,
-        serving_source(f"mcp+http://127.0.0.1:{other.port}/mcp", tmp_path) as wire,
+        local_serving(f"mcp+http://127.0.0.1:{other.port}/mcp", *options(tmp_path)) as wire,
     ):
         assert listed_names(wire) == ["one"]
         write_skill(tmp_path / "skills" / "two")
@@ -58,7 +58,7 @@ def test_edit_at_http_server_is_followed_by_notification(tmp_path: Path) -> None
 
 
 def test_edit_at_legacy_server_is_followed_by_notification(tmp_path: Path) -> None:
-    with KINDS["mcp"].open(tmp_path) as place, serving_source(place.given, tmp_path) as wire:
+    with KINDS["mcp"].open(tmp_path) as place, local_serving(place.given, *options(tmp_path)) as wire:
         assert listed_names(wire) == ["good"]
         place.publish("second", [Member("more.md")])
         wire.until("notifications/skills/list_changed")
@@ -83,7 +83,7 @@ def test_redirect_to_another_origin_gets_no_request(tmp_path: Path) -> None:
     """The SDK follows none either; this holds if another version, or an HTTP client's default, does."""
 
     async def get(url: str) -> None:
-        async with McpServer(f"mcp+{url}", SourceSettings(tmp_path))._http() as client:
+        async with mcp.http_client(url, "", connect_s=DEADLINE, max_bytes=1024) as client:
             assert (await client.post(f"{url}/here", follow_redirects=True)).status_code == 200
             await client.post(url, follow_redirects=True)
 
@@ -132,7 +132,7 @@ def test_command_that_ignores_signals_ends_with_the_server_and_its_children(
     fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     given = mcp_server(tmp_path, {"good": {"SKILL.md": skill_md("good")}}).removeprefix("mcp+stdio:")
     root = f"mcp+stdio:sh -c {shlex.quote(STUBBORN)} sh {path} {given}"
-    with serving_source(root, tmp_path) as wire:
+    with serving(root, *options(tmp_path)) as wire:
         assert listed_names(wire) == ["good"]
         if end is None:
             wire.process.stdin.close()
@@ -158,12 +158,12 @@ def test_missing_program_is_named(tmp_path: Path) -> None:
         anyio.run(McpServer("mcp+stdio:no-such-program", SourceSettings(tmp_path)).resolve)
 
 
-def test_reopening_of_ended_streams_is_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reopening_of_ended_streams_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK reopens an ended stream, at once if the server requests `retry: 0`."""
     monkeypatch.setattr(mcp, "_STREAMS_APART_S", 0.2)
 
     async def reopen(url: str) -> float:
-        async with McpServer(f"mcp+{url}", SourceSettings(tmp_path))._http() as client:
+        async with mcp.http_client(url, "", connect_s=DEADLINE, max_bytes=1024) as client:
             start = monotonic()
             for _ in range(3):
                 await client.post(url)

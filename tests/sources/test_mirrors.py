@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands.calls import opened
-from dispatching import Direct, dispatching
+from dispatching import local_serving
 from format.archives import Zipped, zipped
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
@@ -28,7 +26,8 @@ from sources.fetching import cache_option, run_command
 from sources.publishers import INDEX, Publisher, ReceivedRequest, respond_with
 from tables import each_row
 from web.http_wire import client, http_serving
-from wire import Client, Era, serving, write_skill
+from web.in_process import app_serving
+from wire import Client, Era, write_skill
 
 ORIGIN = "mcp-skills-server/origin"
 
@@ -41,17 +40,10 @@ def skills_by_name(client: Client) -> dict[str, dict[str, Any]]:
     return {skill["frontmatter"]["name"]: skill for skill in client.every_skill()}
 
 
-@contextmanager
-def client_of(*words: str | Path, **how: Any) -> Iterator[Direct]:
-    """A client of `serve` with these words, in this process."""
-    with opened(*words) as registry, dispatching(registry=registry, **how) as direct:
-        yield direct
-
-
 def test_site_and_folder_are_served_together(site: Publisher, tmp_path: Path, era: Era) -> None:
     text = site.add("alpha").decode()
     write_skill(tmp_path / "local" / "mine")
-    with client_of(site.url, tmp_path / "local", *options(tmp_path), era=era) as direct:
+    with local_serving(site.url, tmp_path / "local", *options(tmp_path), era=era) as direct:
         skills = skills_by_name(direct)
         assert skills["alpha"]["_meta"] == {ORIGIN: site.url}
         assert "_meta" not in skills["mine"]
@@ -81,7 +73,7 @@ def test_secret_in_url_reaches_no_client_and_no_log(tmp_path: Path, caplog: pyte
         publisher.add("alpha")
         shown = f"{publisher.url}{INDEX}"
         given = f"{shown}?key=very-secret"
-        with client_of(given, *options(tmp_path)) as direct:
+        with local_serving(given, *options(tmp_path)) as direct:
             assert skills_by_name(direct)["alpha"]["_meta"] == {ORIGIN: shown}
             replies = [direct.request("resources/list"), direct.request("tools/list")]
             replies.append(direct.call("skills_list"))
@@ -116,7 +108,7 @@ def test_path_of_archive_reaches_no_client(tmp_path: Path) -> None:
     one = write_zip(tmp_path / "deep" / "one.zip", {"alpha/SKILL.md": skill_text("alpha")})
     two = write_zip(tmp_path / "two.zip", {"beta/SKILL.md": skill_text("beta")})
     run_command("fetch", str(one), "--output", str(tmp_path / "fetched"))
-    with client_of(tmp_path / "fetched", one, two, *cache_option(tmp_path)) as direct:
+    with local_serving(tmp_path / "fetched", one, two, *cache_option(tmp_path)) as direct:
         skills = skills_by_name(direct)
         assert skills.keys() == {"alpha", "beta"}
         assert skills["alpha"]["_meta"][ORIGIN] == "one.zip"
@@ -167,7 +159,7 @@ def test_archive_is_unpacked_without_ignored_files(tmp_path: Path) -> None:
     for options, expected in (([], {"alpha"}), (["--hidden"], {"alpha", ".claude/skills/beta"})):
         done = run_command("list", str(path), "--format", "json", *options)
         assert {each["path"] for each in json.loads(done.stdout)["skills"]} == expected
-    (line,) = [each for each in done.stderr.splitlines() if "left out" in each]
+    (line,) = [each for each in done.stderr.splitlines() if "not served, because of their names" in each]
     assert ".git/config" in line
     assert "alpha/.envrc" in line
 
@@ -186,15 +178,17 @@ def slow_site() -> Iterator[Publisher]:
         yield publisher
 
 
-def test_first_listing_waits_for_unread_source(slow_site: Publisher, tmp_path: Path) -> None:
-    with serving(slow_site.url, *options(tmp_path), era="modern", opened=False) as wire:
+def test_first_listing_waits_for_unread_source(
+    slow_site: Publisher, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "mcp_skills_server")
+    with local_serving(slow_site.url, *options(tmp_path), era="modern", opened=False) as wire:
         instructions = wire.open()["instructions"]
         assert "alpha" in instructions
         assert "alpha" in str(wire.request("tools/list"))
         assert skills_by_name(wire).keys() == {"alpha"}
         assert "pending" not in str(wire.request("skills/list")) + instructions
-        wire.wait_for_log(b"serving 1 skill from")
-        assert b"serving 0" not in wire.stderr
+        assert "serving 1 skill from" in caplog.text and "serving 0" not in caplog.text
 
 
 def test_first_listing_over_http_waits_for_unread_source(slow_site: Publisher, tmp_path: Path) -> None:
@@ -208,7 +202,7 @@ def test_wait_of_first_listing_is_limited(tmp_path: Path, era: Era, caplog: pyte
         publisher.routes[INDEX] = publisher.stall()
         write_skill(tmp_path / "local/mine")
         arguments = (publisher.url, tmp_path / "local", *options(tmp_path), "--first-load", "0.3")
-        with client_of(*arguments, era=era, opened=False) as direct:
+        with local_serving(*arguments, era=era, opened=False) as direct:
             assert f"Not read yet: {publisher.url}. skills_list shows" in direct.open()["instructions"]
             assert skills_by_name(direct).keys() == {"mine"}
             assert "not read within 0.3 seconds" in caplog.text
@@ -217,7 +211,7 @@ def test_wait_of_first_listing_is_limited(tmp_path: Path, era: Era, caplog: pyte
                 assert meta["mcp-skills-server/pending"] == [publisher.url]
         if era == "legacy":
             return
-        with http_serving(*arguments) as server, client(server, era) as reader:
+        with app_serving(*arguments, ready=False) as server, client(server, era) as reader:
             assert [each["frontmatter"]["name"] for each in reader.every_skill()] == ["mine"]
             assert server.send("GET", "/readyz").status == 503
 

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import signal
 import stat
 import sys
 from pathlib import Path
@@ -16,12 +15,14 @@ from typing import Any
 import pytest
 
 from commands.calls import refusal
+from dispatching import local_serving
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry import audit as audit_module
 from mcp_skills_server.telemetry.audit import AuditLog
 from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
 from web.http_wire import bearer_header, client, http_serving, wait_until
-from wire import WireError, serving, write_skill
+from web.in_process import app_serving
+from wire import WireError, write_skill
 
 FULL_DEVICE = Path("/dev/full")
 SECRET = "0123456789abcdef"
@@ -150,7 +151,7 @@ def test_full_disk_counts_losses_or_refuses_reads_until_reopened(tmp_path: Path,
     link, good = tmp_path / "audit", tmp_path / "good"
     link.symlink_to(FULL_DEVICE)
     options = ["--audit-log", link, "--metrics", *(["--audit-required"] if required else [])]
-    with http_serving(tmp_path / "skills", *options) as server, client(server, "modern") as mcp:
+    with app_serving(tmp_path / "skills", *options) as server, client(server, "modern") as mcp:
         if required:
             with pytest.raises(WireError, match="audit log of this server cannot be written"):
                 mcp.read("skill://a/SKILL.md")
@@ -168,7 +169,7 @@ def test_full_disk_counts_losses_or_refuses_reads_until_reopened(tmp_path: Path,
         assert float(re.findall(r"^skills_audit_lost (\S+)$", metrics, re.MULTILINE)[0]) >= int(found[1])
         link.unlink()
         link.symlink_to(good)
-        server.process.send_signal(signal.SIGHUP)
+        server.reload()
         wait_until(lambda: not mcp.call("skills_load", names=["a"]).get("isError") and good.exists())
         assert "load" in {record["event"] for record in records_of(good)}
         assert server.stderr.count("cannot be written") == 1
@@ -177,7 +178,7 @@ def test_full_disk_counts_losses_or_refuses_reads_until_reopened(tmp_path: Path,
 @needs_full_device
 def test_script_is_not_run_if_it_cannot_be_recorded(tmp_path: Path, sandbox_mode: str) -> None:
     write_skill(tmp_path / "a", scripts__x_py="print('ran')\n")
-    with serving(tmp_path, "--audit-log", FULL_DEVICE, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
+    with local_serving(tmp_path, "--audit-log", FULL_DEVICE, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
         session = wire.call("skills_load", names=["a"])["structuredContent"]["session"]
         refusal = wire.call("skills_run_script", path="scripts/x.py", session=session)
     assert refusal["isError"]
@@ -215,7 +216,7 @@ def test_stdio_requests_are_recorded_without_content(tmp_path: Path, sandbox_mod
     folder, file = tmp_path / "skills", tmp_path / "audit"
     write_skill(folder / "a", body="Secret body.", notes_md="other", scripts__x_py="print('ran')\n")
     (folder / "a" / "scripts" / "fail.py").write_text("raise SystemExit(3)\n")
-    with serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
+    with local_serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
         session = wire.call("skills_load", names=["a"])["structuredContent"]["session"]
         wire.request("resources/read", {"uri": "skill://a/notes.md"})
         result = wire.call("skills_run_script", path="scripts/x.py", session=session, args=["a-secret-argument"])
@@ -250,7 +251,7 @@ def test_stdio_requests_are_recorded_without_content(tmp_path: Path, sandbox_mod
 
 def test_admission_over_http_names_the_host_program(tmp_path: Path) -> None:
     skills = write_skill(tmp_path / "skills" / "a")
-    with http_serving(skills, "--audit-log", tmp_path / "audit") as server, client(server, "modern") as wire:
+    with app_serving(skills, "--audit-log", tmp_path / "audit") as server, client(server, "modern") as wire:
         wire.request("server/discover")
     admitted = records_of(tmp_path / "audit")[0]
     assert (admitted["event"], admitted["host"]) == ("admit", "wire")

@@ -276,7 +276,7 @@ def test_collector_receives_one_span_per_request_and_the_rest_at_exit(
             with client(server, "modern") as mcp:
                 mcp.request("resources/read", {"uri": "skill://a/SKILL.md", "_meta": PARENT})
             server.send("POST", "/rpc", call, JSON | OTHER_PARENT)
-            assert server.signal(signal.SIGTERM)[0] == 0
+            assert server.signal(signal.SIGTERM) == 0
         request = received.get(timeout=DEADLINE)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
         with serving(tmp_path, "--traces", era="legacy") as wire:
@@ -314,6 +314,6 @@ def test_unreachable_collector_is_logged_once_and_does_not_delay_exit(tmp_path: 
                 mcp.request("skills/list")
                 server.wait_for_log("traces cannot be sent")
                 mcp.request("skills/list")
-            assert server.signal(signal.SIGTERM)[0] == 0
+            assert server.signal(signal.SIGTERM) == 0
             assert server.stderr.count(f"http://127.0.0.1:{port.getsockname()[1]}: traces cannot be sent") == 1
             assert not re.search("secret|export", server.stderr)

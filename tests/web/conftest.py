@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from web.http_wire import HttpClient, Server, client, http_serving
+from web.http_wire import HttpClient, Target, client
+from web.in_process import App, app_serving
 from wire import FIXTURES, Era
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with http_serving(FIXTURES) as started:
+def server() -> Iterator[App]:
+    with app_serving(FIXTURES) as started:
         yield started
 
 
 @pytest.fixture
-def http_client(server: Server, era: Era) -> Iterator[HttpClient]:
+def http_client(server: Target, era: Era) -> Iterator[HttpClient]:
     with client(server, era) as opened:
         yield opened

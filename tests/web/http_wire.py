@@ -154,14 +154,12 @@ class Server(Target):
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    def signal(self, number: signal.Signals) -> tuple[int, float]:
-        """Send a signal, and wait for the exit. Return the exit code and the seconds until then."""
-        start = monotonic()
+    def signal(self, number: signal.Signals) -> int:
+        """Send a signal, wait for the exit, and return the exit code."""
         self.process.send_signal(number)
         code = self.process.wait(DEADLINE)
-        seconds = monotonic() - start
         self._thread.join(DEADLINE)
-        return code, seconds
+        return code
 
     def kill(self) -> None:
         """Kill the process, if it runs, and close its pipes."""

@@ -6,7 +6,6 @@ import hashlib
 import http.client
 import itertools
 import logging
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,20 +15,16 @@ from unittest.mock import patch
 from urllib.parse import unquote
 
 import anyio
-import click
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.types import ASGIApp, Message, Scope
 
+from dispatching import built_server
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.commands import serve
-from mcp_skills_server.commands.features.feature import Feature, Server
-from mcp_skills_server.commands.features.table import FEATURES
-from mcp_skills_server.commands.fields import Grouped, takes
+from mcp_skills_server.commands.features.feature import Server
 from mcp_skills_server.commands.logs import ClientLineRateLimit
-from mcp_skills_server.commands.options import optional_roots
-from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.requests import Settings
@@ -106,6 +101,7 @@ class App(Target, logging.Handler):
         self._portal, self._app = portal, app
         self.port = port or next(_ports)
         self.origin = f"http://127.0.0.1:{self.port}"
+        self.server: Server | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         self.log(f"{record.levelname}: {record.getMessage()}\n")
@@ -136,6 +132,17 @@ class App(Target, logging.Handler):
     def open(self, method: str, body: bytes | None, headers: Mapping[str, str], source: str = "127.0.0.1") -> Response:
         return self._request(method, "/mcp", body, [*headers.items()], source)
 
+    def reload(self) -> None:
+        """Reload the files of the operator, as SIGHUP does, in a thread that may hang."""
+        assert self.server is not None
+        thread = threading.Thread(target=self.server.reloader.reload, daemon=True)
+        thread.start()
+        thread.join(DEADLINE)
+        assert not thread.is_alive(), "the reload hangs"
+        for feature in self.server.features:
+            if feature.reopen is not None:
+                feature.reopen()
+
     def end_streams(self) -> None:
         """End all streams, as the shutdown does."""
         self._portal.call(self._app.end_streams)
@@ -160,14 +167,6 @@ def running(app: HttpApp, port: int = 0) -> Iterator[App]:
         yield opened
 
 
-@click.command(cls=Grouped)
-@optional_roots
-@takes(ServeOptions, *FEATURES)
-@click.pass_context
-def _build(context: click.Context, options: ServeOptions, *features: Feature, roots: tuple[str, ...]) -> Server:
-    return serve.make_server(context, roots, options, features)
-
-
 @contextmanager
 def app_serving(
     *arguments: str | Path,
@@ -187,15 +186,11 @@ def app_serving(
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(Registry, "load", load_behind_gate))
-        stack.enter_context(patch.object(serve, "settle_after_load"))  # it would freeze the objects of all tests
-        with patch.dict(os.environ, environment or {}):
-            context = _build.make_context("serve", ["--transport", "http", "--port", "0", *map(str, arguments)])
-            server: Server = _build.invoke(stack.enter_context(context))
+        http = ("--transport", "http", "--port", "0")
+        server = stack.enter_context(built_server(*http, *arguments, environment=environment))
         assert server.http is not None
-        for feature in server.features:
-            stack.callback(feature.stop)
-        stack.callback(server.opened.stop)
         app = stack.enter_context(running(serve.make_http_app(server, server.http), server.options.port))
+        app.server = server
         server.opened.start(server.options.first_load)
         if ready and gate is None:
             app.until_ready()

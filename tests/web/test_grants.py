@@ -12,7 +12,7 @@ import pytest
 
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
-from web.http_wire import HttpClient, Target, bearer_header, client, http_serving, startup_error, token_file
+from web.http_wire import HttpClient, Target, bearer_header, client, startup_error, token_file
 from web.in_process import app_serving
 from wire import Era, write_skill
 
@@ -77,10 +77,11 @@ def test_principal_sees_and_is_notified_of_granted_skills_only(folder: Path, era
 
 def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Path, era: Era) -> None:
     config = configure(folder, GRANTS)
-    with http_serving("--config", config) as server, clients_of_ann_and_bob(server, era) as (ann, bob):
+    with app_serving("--config", config) as server, clients_of_ann_and_bob(server, era) as (ann, bob):
         loaded = ann.call("skills_load", names=["refunds", "tax"])["structuredContent"]
         of_ann, of_bob = ann.hear(), bob.hear()
         configure(folder, GRANTS.replace("finance/**", "finance/tax"))
+        server.reload()
         of_ann.until(CHANGED)
         server.wait_for_log("the grants were reloaded; there are 2 of them")
         assert names(ann) == ["tax"]
@@ -96,6 +97,7 @@ def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Pa
         absent = ann.call("skills_load", names=["finance/refumds"])["content"][0]["text"]
         assert absent.replace("refumds", "refunds") == revoked
         configure(folder, "")
+        server.reload()
         server.wait_for_log("grant: this takes effect at the next start")
         assert names(ann) == ["tax"]
 
@@ -109,11 +111,12 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_recon
     set_groups("money")
     grants = "[[grant]]\nwho = ['group:{}']\nskills = ['finance/**']\n[[grant]]\nwho = ['group:{}']\nskills = ['tea']\n"
     config = configure(folder, grants.format("money", "drinks"))
-    with http_serving("--config", config) as server, client(server, "legacy", token=ANN) as ann:
+    with app_serving("--config", config) as server, client(server, "legacy", token=ANN) as ann:
         tax = "skill://finance/tax/SKILL.md"
         stream = ann.hear(tax)
         assert names(ann) == ["refunds", "tax"]
         set_groups("drinks")
+        server.reload()
         server.wait_for_log("the tokens were reloaded")
         assert stream.rest() == []
         stream = ann.follow()
@@ -128,11 +131,13 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_recon
         # Both files at once: the client is disconnected before it is notified of the grants.
         set_groups("kitchen")
         configure(folder, grants.format("kitchen", "drinks"))
+        server.reload()
         assert stream.rest() == []
         stream = ann.follow()
         assert (CHANGED, None) in stream.until(PROMPTS)
         assert names(ann) == ["refunds", "tax"]
         set_groups("kitchen,office")  # changes none of Ann's skills
+        server.reload()
         assert stream.rest() == []
         stream = ann.follow()
         write_skill(folder / "skills" / "finance" / "audit")
@@ -143,7 +148,7 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_recon
 def test_scripts_run_only_for_granted_principals(folder: Path, sandbox_mode: str) -> None:
     config = configure(folder, GRANTS)
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
-    with http_serving("--config", config, *options) as server, clients_of_ann_and_bob(server, "modern") as (ann, bob):
+    with app_serving("--config", config, *options) as server, clients_of_ann_and_bob(server, "modern") as (ann, bob):
         tools_of_ann = {tool["name"] for tool in ann.request("tools/list")["tools"]}
         tools_of_bob = {tool["name"] for tool in bob.request("tools/list")["tools"]}
         assert tools_of_ann - tools_of_bob >= {"skills_run_script"}

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from dispatching import local_serving
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from web.http_wire import HttpClient, Target
 from web.in_process import app_serving
-from wire import FIXTURES, ROOT, serving
+from wire import FIXTURES, ROOT
 
 PAGE = ROOT / "docs" / "protocols.md"
 SKILL = FIXTURES / "csv-profiling"
@@ -24,7 +25,7 @@ def examples() -> Iterator[tuple[str, Any]]:
         yield from _mcp(server)
         yield "discovery.index", json.loads(server.send("GET", DIRECTORY + INDEX).body)
         yield "skills-protocol.list", server.rpc("list_skills", detail="summary")
-    with serving(SKILL, "--dialect", "sep-2076", era="legacy") as wire:
+    with local_serving(SKILL, "--dialect", "sep-2076", era="legacy") as wire:
         yield "sep-2076.list", wire.request("skills/list")
         yield "sep-2076.get", wire.request("skills/get", {"name": "csv-profiling"})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mcp_skills_server.runtime.scripts import runner
 from shared.redis_servers import redis_server
 from tables import each_row
 from web.http_wire import (
@@ -25,7 +25,6 @@ from web.http_wire import (
     bearer_header,
     client,
     http_serving,
-    patched,
     token_file,
     wait_until,
 )
@@ -112,7 +111,7 @@ def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mo
     quota = "streams = 1\nruntime-sessions = 1\nblob-bytes = 200_000"
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
     with (
-        quota_server(tmp_path, quota, *options, serving=http_serving) as server,
+        quota_server(tmp_path, quota, *options) as server,
         client(server, "modern", token=TOKENS["alpha"]) as alpha,
     ):
         first = alpha.listen(skillsListChanged=True)
@@ -153,11 +152,11 @@ def test_replicas_share_request_counts_while_redis_is_reachable(tmp_path: Path) 
 
 
 def test_reload_changes_quotas_at_once_unless_the_file_is_broken(tmp_path: Path) -> None:
-    with quota_server(tmp_path, "requests-per-minute = 1\nstreams = 1", serving=http_serving) as server:
+    with quota_server(tmp_path, "requests-per-minute = 1\nstreams = 1") as server:
 
         def reload(quota: str) -> None:
             write_config(tmp_path, quota)
-            server.process.send_signal(signal.SIGHUP)
+            server.reload()
 
         alpha = client_of(server, "alpha")
         assert [send(alpha).status for _ in range(2)] == [200, 429]
@@ -301,14 +300,16 @@ def test_session_quota_evicts_own_longest_idle_session_else_429(tmp_path: Path) 
     ("quota", "slots"),
     [("", "2"), ("runs = 1", "4"), ("sessions = 9\n[[quota]]\nwho = ['token:alpha']\nruns = 1", "4")],
 )
-def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: str, quota: str, slots: str) -> None:
+def test_one_client_cannot_hold_all_script_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox_mode: str, quota: str, slots: str
+) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)  # scripts of a root server run as user nobody
     hold = f"touch {shared}/begun; while [ ! -e {shared}/go ]; do sleep 0.05; done\n"
     write_skill(tmp_path / "skills" / "one", scripts__hold_sh=hold, scripts__quick_sh="echo done\n")
     options = ("--allow-scripts", "--allow-code", "--script-concurrency", slots, "--sandbox", sandbox_mode)
-    patch = "from mcp_skills_server.runtime.scripts import runner\nrunner.SLOT_TIMEOUT_S = 0.3"
+    monkeypatch.setattr(runner, "SLOT_TIMEOUT_S", 0.3)
 
     def run(name: str, script: str) -> dict[str, Any]:
         caller = client_of(server, name)
@@ -317,8 +318,7 @@ def test_one_client_cannot_hold_all_script_slots(tmp_path: Path, sandbox_mode: s
         return caller.call("skills_run_script", session=session, path=f"scripts/{script}.sh")
 
     options += ("--script-folder", str(shared))
-    started = quota_server(tmp_path, quota, *options, serving=http_serving, command=patched(patch))
-    with started as server, ThreadPoolExecutor(1) as pool:
+    with quota_server(tmp_path, quota, *options) as server, ThreadPoolExecutor(1) as pool:
         holding = pool.submit(run, "alpha", "hold")
         wait_until(lambda: (shared / "begun").exists() or holding.done())
         refused = run("alpha", "quick")

@@ -78,7 +78,7 @@ async def test_requests_of_a_herd_run_a_few_at_a_time_and_a_client_with_many_wai
     while any(not task.done() for task in tasks):
         running.append(sum(app._running.values()))
         await asyncio.sleep(0)
-    assert max(running) == rates._ALL
+    assert max(running) == rates._MAX_OF_ALL
     assert app.started.count("192.0.2.1") == 40
     assert app.started[: len(herd)].count("192.0.2.1") < 16  # two at most in the queue at any time
 
@@ -86,7 +86,7 @@ async def test_requests_of_a_herd_run_a_few_at_a_time_and_a_client_with_many_wai
 @pytest.mark.anyio
 async def test_wait_for_a_permit_is_measured() -> None:
     limits = rates.ConcurrencyLimits()
-    held = [limits.permit(None) for _ in range(rates._ALL)]
+    held = [limits.permit(None) for _ in range(rates._MAX_OF_ALL)]
     for permit in held:
         await permit.take()
     clock, last = asyncio.get_running_loop().time, limits.permit("me")
@@ -107,7 +107,7 @@ async def test_wait_for_a_permit_is_measured() -> None:
 @pytest.mark.anyio
 async def test_request_that_is_cancelled_while_it_waits_holds_no_permit() -> None:
     limits = rates.ConcurrencyLimits()
-    held = [limits.permit(None) for _ in range(rates._ALL)]
+    held = [limits.permit(None) for _ in range(rates._MAX_OF_ALL)]
     for permit in held:
         await permit.take()
     waiting = [asyncio.create_task(limits.permit("me").take()) for _ in range(3)]

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from dispatching import local_serving
 from web.http_wire import Target, client
 from web.in_process import app_serving
 from web.recorded import CALLS, FILE, OPTIONS, exchanges, recorded, send
-from wire import FIXTURES, Era, serving
+from wire import FIXTURES, Era
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def test_answers_are_as_recorded(server: Target, era: Era) -> None:
 
 
 def test_results_equal_those_over_stdio(server: Target, era: Era) -> None:
-    with client(server, era) as sender, serving(FIXTURES, "--no-local-paths", era=era) as wire:
+    with client(server, era) as sender, local_serving(FIXTURES, "--no-local-paths", era=era) as wire:
         for method, params in CALLS:
             message = sender.message(method, params)
             (over_http,) = sender.post(message).messages

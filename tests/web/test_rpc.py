@@ -109,7 +109,7 @@ def test_disconnect_ends_run_and_leaves_no_files(tmp_path: Path, sandbox_mode: s
             wait_until((folder / "begun").exists)
             assert [*temporary.glob("*/session-*")]
         wait_until(lambda: not [*temporary.glob("*/session-*")])
-        assert started.signal(signal.SIGTERM)[0] == 0
+        assert started.signal(signal.SIGTERM) == 0
     assert not [*temporary.iterdir()]
 
 
@@ -117,7 +117,7 @@ def test_files_mounted_for_inline_code_are_audited(tmp_path: Path, sandbox_mode:
     write_skill(tmp_path / "skills" / "tax", rates_md="19 percent\n")
     audit, token = tmp_path / "audit", "anns-made-up-token-0123456789"
     options = ("--rpc", "--allow-scripts", "--allow-code", "--sandbox", sandbox_mode, "--audit-log", audit)
-    with http_serving(tmp_path / "skills", "--token-file", token_file(tmp_path, f"ann={token}"), *options) as server:
+    with app_serving(tmp_path / "skills", "--token-file", token_file(tmp_path, f"ann={token}"), *options) as server:
         listed = server.rpc("list_skills", token=token)["result"]["skills"]
         code = "import os, pathlib\nfor f in pathlib.Path(os.environ['SKILL_DIR']).rglob('*.md'): print(f.read_text())"
         arguments = {

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from web.http_wire import (
     HELLO,
     MCP_HEADERS,
     HttpClient,
-    Server,
     Target,
     client,
     startup_error,
@@ -49,7 +46,7 @@ REQUESTS = (("POST", b'{"jsonrpc":"2.0","id":1,"method":"ping"}'), ("GET", None)
 
 
 @pytest.mark.parametrize("name", ["gemini-cli-mcp-client", "qwen-cli-mcp-client-skills"])
-def test_client_that_keeps_lost_session_works_after_restart(server: Server, name: str) -> None:
+def test_client_that_keeps_lost_session_works_after_restart(server: Target, name: str) -> None:
     with app_serving(FIXTURES) as before, client(before, "legacy", opened=False) as caller:
         caller.request("initialize", {**HELLO, "clientInfo": {"name": name, "version": "0.61.0"}})
         caller.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -67,18 +64,17 @@ def test_client_that_keeps_lost_session_works_after_restart(server: Server, name
     assert server.send("DELETE", headers=headers).error == (404, -32001, None)
 
 
-def test_subscriptions_of_lost_session_are_forgotten(server: Server) -> None:
+def test_subscriptions_of_lost_session_are_forgotten(server: Target) -> None:
     """Each of its requests has a session of its own, which would keep them for ever."""
     params = {"uri": "skill://csv-profiling/SKILL.md"}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": params})
     sent = {**MCP_HEADERS, "Mcp-Session-Id": "kept-" + "0" * 32}
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, DEADLINE)) as connection:
-        for _ in range(1000):
-            connection.request("POST", "/mcp", body, sent)
-            assert json.load(connection.getresponse()) == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    for _ in range(1000):
+        (answer,) = server.send(body=body.encode(), headers=sent).messages
+        assert answer == {"jsonrpc": "2.0", "id": 1, "result": {}}
 
 
-def test_delete_ends_own_session_only(server: Server) -> None:
+def test_delete_ends_own_session_only(server: Target) -> None:
     with client(server, "legacy") as leaving, client(server, "legacy") as other:
         stream = leaving.follow()
         reply = leaving.delete()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.model import keys
@@ -158,6 +158,36 @@ def names_of(principal: Principal | None, *, local: bool = False) -> set[str]:
     if principal is not None:
         return {EVERYBODY, principal.id, *(f"group:{group}" for group in principal.groups)}
     return {EVERYBODY, LOCAL} if local else {EVERYBODY}
+
+
+class SkillRights(NamedTuple):
+    """Rights of a principal, or an entry of `who`, on one skill, and the grants that give them."""
+
+    who: str
+    names: Set[str]  # the entries of `who` that mean it
+    may: Sequence[May]
+    grants: Sequence[Grant]
+
+
+def rights_on(
+    path: str, grants: Sequence[Grant], principals: Iterable[Principal] = ()
+) -> list[SkillRights]:
+    """Return who may read the skill of this path: the entries of `who`, then known principals.
+
+    A principal that reads it only as everybody does has no row of its own.
+    """
+    covering = [grant for grant in grants if grant.covers(path)]
+    names = {name: {name} for grant in covering for name in grant.who}
+    for principal in principals:
+        own = names_of(principal)
+        if any(not (own - {EVERYBODY}).isdisjoint(grant.who) for grant in covering):
+            names[principal.id] = own
+    rows: list[SkillRights] = []
+    for who, own in names.items():
+        by = [grant for grant in covering if not own.isdisjoint(grant.who)]
+        given = {"read"}.union(*(grant.may for grant in by))
+        rows.append(SkillRights(who, own, [right for right in MAY if right in given], by))
+    return rows
 
 
 class Permissions:

@@ -258,29 +258,29 @@ class Quota(Generic[_Key]):
         if key in self._owners:
             raise ValueError("the key is counted already")
         limit = self.limit(owner)
-        own = self.used(owner) + amount - limit
-        over = max(own, self._used + amount - self.total)
-        going: list[_Key] = []
+        own_excess = self.used(owner) + amount - limit
+        excess = max(own_excess, self._used + amount - self.total)
+        evicted: list[_Key] = []
         held = self._held.get(owner, OrderedDict[_Key, int]())
         for old, size in held.items():
-            if over <= 0:
+            if excess <= 0:
                 break
             if is_busy is None or not is_busy(old):
-                going.append(old)
-                over -= size
-                own -= size
-        if over > 0:
+                evicted.append(old)
+                excess -= size
+                own_excess -= size
+        if excess > 0:
             reason = f"the server's limit of {self.total:,} is reached; try again later"
-            if own > 0:
+            if own_excess > 0:
                 reason = f"one client may have at most {limit:,}"
             raise QuotaError(f"Too many {self._unit}: {reason}", self._name)
-        for old in going:
+        for old in evicted:
             self.release(old)
         self._owners[key] = owner
         self._held.setdefault(owner, OrderedDict())[key] = amount
         self._used_by[owner] = self.used(owner) + amount
         self._used += amount
-        return going
+        return evicted
 
     def renew(self, key: _Key) -> None:
         """Mark a key as its owner's most recently used."""

@@ -30,7 +30,7 @@ SOON_S: Final = 14 * 86_400.0
 """Seconds before its expiry in which a token counts as expiring soon."""
 _HASHED: Final = "sha256:"
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
-_ROTATED: Final = 2
+_MAX_OF_NAME: Final = 2
 """Most tokens of one name: an old and a new one during a rotation."""
 _MAX_FILE: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
@@ -146,7 +146,7 @@ def read_tokens(text: str, source: str) -> TokenLines:
         where = f"{source}, line {number}"
         try:
             token = _parse_line(line, where)
-            if count[token.name] >= _ROTATED:
+            if count[token.name] >= _MAX_OF_NAME:
                 raise UsageError(
                     f"{where}: the name {token.name} appears more than twice; remove the oldest "
                     "token of it"
@@ -304,13 +304,10 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
 
 def warn_of_expiry(tokens: Iterable[Token], now: float) -> None:
     """Warn of tokens that have expired at `now` (seconds since the epoch) or will in 14 days."""
-    for words, start, end in (
-        ("have expired", -math.inf, now),
-        ("expire soon", now, now + SOON_S),
-    ):
+    for words, start, end in (("have expired", -math.inf, now), ("expire soon", now, now + SOON_S)):
         ending = (token for token in tokens if start < token.expires <= end)
-        if some := sorted(ending, key=lambda token: token.expires):
-            shown = listed([f"{token.name} ({format_time(token.expires)})" for token in some])
+        if ordered := sorted(ending, key=lambda token: token.expires):
+            shown = listed([f"{token.name} ({format_time(token.expires)})" for token in ordered])
             logger.warning("tokens %s: %s; write new ones", words, shown)
 
 

@@ -75,7 +75,7 @@ class Checks:
         self._known: WeakKeyDictionary[Skill, Sequence[Problem]] = WeakKeyDictionary()
         self._surveys: WeakKeyDictionary[Snapshot, Survey] = WeakKeyDictionary()
         self._waiting: dict[SkillSet, None] = {}
-        self._first: list[Skill] = []
+        self._urgent: list[Skill] = []
         self._worker: threading.Thread | None = None
 
     def problems_of(self, skill: Skill) -> Sequence[Problem]:
@@ -100,16 +100,17 @@ class Checks:
     def survey(self, snapshot: Snapshot) -> Survey:
         """Return the problems of a snapshot that are known now. Reads no file."""
         with self._lock:
-            made = self._surveys.get(snapshot)
-            if made is not None:
-                return made
-            checked = [self._known.get(skill) for skill in snapshot.skills.values()]
+            complete = self._surveys.get(snapshot)
+            if complete is not None:
+                return complete
+            known = [self._known.get(skill) for skill in snapshot.skills.values()]
+        checked = [problems for problems in known if problems is not None]
         problems = {*snapshot.all_problems, *catalog_problems(self._reader, snapshot)}
-        problems.update(*filter(None, checked))
+        problems.update(*checked)
         # only `validate` reports notes
         reported = (problem for problem in problems if problem.severity != "note")
         ordered = sorted(reported, key=lambda one: (one.path, one.line or 0, one.code, one.message))
-        survey = Survey(ordered, sum(of_skill is not None for of_skill in checked), len(checked))
+        survey = Survey(ordered, len(checked), len(known))
         if survey.is_complete:
             with self._lock:
                 self._surveys[snapshot] = survey
@@ -120,13 +121,13 @@ class Checks:
         with self._lock:
             self._waiting[skill_set] = None
             if first is not None:
-                self._first.append(first)
+                self._urgent.append(first)
             if self._worker is None:
-                work = self._work
-                self._worker = threading.Thread(target=work, name="skills-checks", daemon=True)
+                target = self._check_waiting
+                self._worker = threading.Thread(target=target, name="skills-checks", daemon=True)
                 self._worker.start()
 
-    def _work(self) -> None:
+    def _check_waiting(self) -> None:
         while True:
             with self._lock:
                 skill_set = next(iter(self._waiting), None)
@@ -135,8 +136,8 @@ class Checks:
                     return
                 del self._waiting[skill_set]
             for skill in skill_set.snapshot.skills.values():
-                while self._first:  # without the lock: no other thread takes from it
-                    self._check(self._first.pop())
+                while self._urgent:  # without the lock: no other thread takes from it
+                    self._check(self._urgent.pop())
                 self._check(skill)
 
     def _check(self, skill: Skill) -> None:
@@ -162,21 +163,20 @@ def inspect(reader: SkillReader, skill: Skill) -> list[Problem]:
     inner = tuple(f"{nested}/" for nested in skill.nested)
     own = {path: file for path, file in skill.files.items() if not path.startswith(inner)}
     located = root.locate(skill.directory)
-    # `ignored_in` also enters a nested skill that has lost its SKILL.md. Its files are withheld, so
-    # it is not among the folders that hold files of this skill, or none at all.
+    # `ignored_in` also enters a nested skill that has lost its SKILL.md, whose files are withheld.
+    # So count only names in folders of this skill: those with files of it, and empty ones.
     folders = {up for path in (*own, *skill.empty) for up in above(path)}
     ignored = tree.ignored_in(located.base, located.rest)
     ignored = [path for path in ignored if path.rstrip("/").rpartition("/")[0] in folders]
     problems = [*lint.lint_names(skill, own, ignored)]
-    # unreadable files that the scan reported
-    known = {problem.path for problem in skill.problems if problem.code == "unreadable"}
+    reported = {problem.path for problem in skill.problems if problem.code == "unreadable"}
     for path, file in own.items():
         if file.size > reader.limits.bytes:
             continue
         try:
             problems += lint.lint_file(skill, path, reader.read(file))
         except OSError as error:
-            if root.show(join(skill.directory, path)) not in known:
+            if root.show(join(skill.directory, path)) not in reported:
                 text = f"the file cannot be read ({error.strerror})"
                 problems.append(problem("unreadable", text).at(path, ""))
     return [

@@ -17,7 +17,7 @@ from mcp_skills_server.model import SKILL_MD
 
 _MAX_FOLDERS: Final = 5_000
 """Folders that are searched below one root: about a tenth of a second."""
-_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 
 class PassedOver(NamedTuple):
@@ -34,7 +34,7 @@ class PassedOver(NamedTuple):
 
     def __str__(self) -> str:
         count = ("" if self.complete else "at least ") + plural(self.skills, "skill")
-        named = listed(self.folders, _NAMED)
+        named = listed(self.folders, _MAX_NAMED)
         return (
             f"{self.root}: {count} in folders whose names begin with a dot: {named}; name one as "
             "root, or give --hidden"
@@ -45,14 +45,15 @@ def passed_over(registry: Registry) -> list[PassedOver]:
     """Return the skills that `Limits.hidden` would add, by root, from a bounded scan."""
     out: list[PassedOver] = []
     for root in registry.roots:
-        left, counts = _MAX_FOLDERS, dict[str, int]()
+        budget, counts = _MAX_FOLDERS, dict[str, int]()
         for location in registry.dot_folders(root):
-            holding = [SKILL_MD in here.files for here in islice(_folders(root, location), left)]
-            left -= len(holding)
-            if any(holding):
-                counts[location] = sum(holding)
+            folders = list(islice(_folders(root, location), budget))
+            budget -= len(folders)
+            count = sum(SKILL_MD in folder.files for folder in folders)
+            if count:
+                counts[location] = count
         if counts:
-            out.append(PassedOver(root.shown, sum(counts.values()), tuple(counts), left > 0))
+            out.append(PassedOver(root.shown, sum(counts.values()), tuple(counts), budget > 0))
     return out
 
 

@@ -29,11 +29,15 @@ Gate: TypeAlias = Callable[[SkillReader, Skill], GateRefusal | None]
 
 def all_of(gates: Sequence[Gate]) -> Gate | None:
     """Combine gates into one that a skill passes if it passes each; return None for no gates."""
-    if len(gates) < 2:
-        return next(iter(gates), None)
+    if not gates:
+        return None
 
     def gate_of_all(reader: SkillReader, skill: Skill) -> GateRefusal | None:
-        return next(filter(None, (gate(reader, skill) for gate in gates)), None)
+        for gate in gates:
+            refusal = gate(reader, skill)
+            if refusal is not None:
+                return refusal
+        return None
 
     return gate_of_all
 
@@ -43,9 +47,7 @@ def by_root(gates: Mapping[str, Gate]) -> Gate:
 
     def gate_of_root(reader: SkillReader, skill: Skill) -> GateRefusal | None:
         gate = gates.get(reader.roots[skill.root].given)
-        if gate is None:
-            return None
-        return gate(reader, skill)
+        return None if gate is None else gate(reader, skill)
 
     return gate_of_root
 
@@ -64,15 +66,15 @@ class Selection:
     def __call__(self, _: SkillReader, skill: Skill) -> GateRefusal | None:
         """Return why this skill is not served, or None if it is chosen."""
         texts = [skill.path, skill.name, *map(str, tags_of(skill.frontmatter))]
-        excluded = next((pattern for pattern in self._exclude if _fits(pattern, texts)), None)
+        excluded = next((pattern for pattern in self._exclude if _matches(pattern, texts)), None)
         if excluded is not None:
             reason = f"the exclude pattern {excluded!r} matches it"
-        elif self._include and not any(_fits(pattern, texts) for pattern in self._include):
+        elif self._include and not any(_matches(pattern, texts) for pattern in self._include):
             reason = "no include pattern matches it"
         else:
             return None
         return GateRefusal(problem("switched-off", reason))
 
 
-def _fits(pattern: str, texts: Sequence[str]) -> bool:
+def _matches(pattern: str, texts: Sequence[str]) -> bool:
     return any(fnmatchcase(text, pattern) for text in texts)

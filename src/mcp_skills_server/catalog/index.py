@@ -226,17 +226,16 @@ class Index:
 
     def _discard(self, reason: str) -> None:
         """Delete the file, to be rebuilt; stop using the index if deletion fails."""
-        then = "it is rebuilt"
+        remedy = "it is rebuilt"
         for suffix in ("", "-wal", "-shm"):
             try:
                 os.unlink(f"{self.path}{suffix}")
             except FileNotFoundError:
                 continue
             except OSError:
-                then, self._is_given_up = "remove it", True
-        logger.info(
-            "the index of an earlier start, %s, is not used: %s; %s", self.path, reason, then
-        )
+                remedy, self._is_given_up = "remove it", True
+        line = "the index of an earlier start, %s, is not used: %s; %s"
+        logger.info(line, self.path, reason, remedy)
 
 
 def _check_owner(status: os.stat_result, what: str, is_kind: Callable[[int], bool]) -> None:
@@ -294,7 +293,7 @@ def _root_id(connection: sqlite3.Connection, key: tuple[bytes, str]) -> int:
 def encode(skill: Skill, signatures: Mapping[str, str]) -> str | None:
     """Return the JSON record of a skill, or None if its SKILL.md must be read again.
 
-    A file without a signature that proves its bytes is left out.
+    The record omits a file without a signature that proves its bytes.
     """
     files = [
         (path, file.location, file.size, signatures[file.location], file.digest)
@@ -302,9 +301,8 @@ def encode(skill: Skill, signatures: Mapping[str, str]) -> str | None:
         if file.location in signatures
     ]
     reading = skill.reading
-    if not any(path == SKILL_MD for path, *_ in files) or any(
-        problem.code in _TRANSIENT_CODES for problem in reading.problems
-    ):
+    is_transient = any(problem.code in _TRANSIENT_CODES for problem in reading.problems)
+    if is_transient or not any(path == SKILL_MD for path, *_ in files):
         return None
     try:
         return json.dumps([skill.path, skill.standing, files, reading], separators=(",", ":"))
@@ -318,13 +316,13 @@ def _decode(root: int, directory: Any, record: Any, signatures: dict[str, str]) 
     `Index.skills` suppresses the errors of a malformed record.
     """
     path, standing, files, read = record
-    frontmatter, heading, of_reading, problems, headings, opening = read
+    frontmatter, heading, standing_alone, problems, headings, opening = read
     if not isinstance(directory, str) or not isinstance(frontmatter, dict):
         raise TypeError
     reading = Reading(
         cast("dict[str, Json]", frontmatter),
         None if heading is None else str(heading),
-        Standing(of_reading),
+        Standing(standing_alone),
         tuple(map(_decode_problem, problems)),
         tuple(map(str, headings)),
         str(opening),

@@ -36,17 +36,17 @@ class PathMap(dict[str, _V]):
 
     def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
         """Delete some paths and insert others. Nothing else may change the map."""
-        left = [path for path in gone if path not in came]
-        new = [path for path in came if path not in self]
-        for path in left:
+        removed = [path for path in gone if path not in came]
+        added = [path for path in came if path not in self]
+        for path in removed:
             del self[path]
         self |= came
-        if len(left) + len(new) > _FEW:
-            self._order = None
+        if len(removed) + len(added) > _FEW:
+            self._order = None  # `below` sorts anew
         if self._order is not None:
-            for path in left:
+            for path in removed:
                 del self._order[bisect_left(self._order, path)]
-            for path in new:
+            for path in added:
                 insort(self._order, path)
 
 

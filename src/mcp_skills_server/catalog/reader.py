@@ -15,7 +15,8 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 from mcp_skills_server.model.digests import digest_of
 
-_CHANGED: Final = disk.MISSING_ERRORS | {errno.EFBIG}
+_CHANGED_ERRORS: Final = disk.MISSING_ERRORS | {errno.EFBIG}
+"""Errors of a file that was deleted, replaced or has grown since the scan."""
 
 
 class Body(NamedTuple):
@@ -67,7 +68,7 @@ class SkillReader:
         try:
             raw, _ = disk.read(path, file.size)
         except OSError as error:
-            reason = None if error.errno in _CHANGED else error.strerror
+            reason = None if error.errno in _CHANGED_ERRORS else error.strerror
             raise StaleFileError(path, reason) from None
         if file.digest != digest_of(raw):
             raise StaleFileError(path)
@@ -87,11 +88,11 @@ class SkillReader:
         Raises:
             StaleFileError: a file could not be read.
         """
-        whole = hashlib.sha256()
+        combined = hashlib.sha256()
         for path, file in sorted(skill.files.items()):
             digest = file.digest or digest_of(self.read(file))
-            whole.update(path.encode() + b"\0" + digest.encode() + b"\n")
-        return f"sha256:{whole.hexdigest()}"
+            combined.update(path.encode() + b"\0" + digest.encode() + b"\n")
+        return f"sha256:{combined.hexdigest()}"
 
     def body(self, skill: Skill) -> Body:
         """Return the skill's instructions and the files that they refer to.

@@ -65,12 +65,12 @@ def report_to_log(
     Rate limited to 20 lines at once and a hundred a minute, with a count of the rest. `now` is a
     monotonic clock; `least` the lowest standing of the skills in `skills/list`.
     """
-    said: tuple[Problem, ...] | None = None
+    reported: tuple[Problem, ...] | None = None
     limit = _LineLimit(now)
 
     def report(changes: Changes) -> None:
-        nonlocal said
-        before, said = said, registry.snapshot.problems
+        nonlocal reported
+        before, reported = reported, registry.snapshot.problems
         if before is None:
             _report_first(registry, least)
             return
@@ -102,15 +102,17 @@ def _report_first(registry: Registry, least: Standing) -> None:
         )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
-    in_all = what = plural(len(snapshot.skills), "skill")
+    served = plural(len(snapshot.skills), "skill")
     count = len(snapshot.paths(Standing.VALID))
     if count < len(snapshot.skills):
-        what = f"{count:,} of {what}"
-    logger.info("serving %s from %s", what, shown)
-    left_out = [skill.problems for skill in snapshot.skills.values() if skill.standing < least]
-    if left_out:
-        text = "skills/list leaves out %s of %s, for %s; 'mcp-skills-server validate' explains each"
-        logger.warning(text, f"{len(left_out):,}", in_all, codes.counted_reasons(left_out))
+        served = f"{count:,} of {served}"
+    logger.info("serving %s from %s", served, shown)
+    short = [skill for skill in snapshot.skills.values() if skill.standing < least]
+    if short:
+        counts = Counter(skill.standing.shown for skill in short)
+        states = ", ".join(f"{plural(counts[state], 'skill')} {state}" for state in sorted(counts))
+        reasons = codes.counted_reasons(skill.problems for skill in short)
+        logger.warning("%s: %s; 'mcp-skills-server validate' explains each", states, reasons)
     # late import: it is needed once, after the first answer
     from mcp_skills_server.catalog.dot_folders import passed_over
 
@@ -145,7 +147,7 @@ def _differences(
     `before` are the earlier problems outside of every served skill.
     """
     now = registry.snapshot.problems
-    loose = set(now)
+    of_no_skill = set(now)
     inspected = 0
     files: dict[str, list[str]] = {}
     for skill_path, file_path in changes.files if len(changes.after) <= _LINES_AT_ONCE else ():
@@ -154,7 +156,7 @@ def _differences(
     for path in sorted(changes.before.keys() | changes.after.keys()):
         old, new = changes.before.get(path), changes.after.get(path)
         reason: Problem | str | None = None
-        # the rest is only counted
+        # lines beyond that number are only counted, so the disk is not searched for their reason
         if old is not None and new is None and inspected < _LINES_AT_ONCE:
             inspected += 1
             shown = registry.roots[old.root].show(old.directory)
@@ -168,7 +170,7 @@ def _differences(
     are = [*now, *(problem for skill in changes.after.values() for problem in skill.problems)]
     for problem in _missing_from(was, are):
         if problem.code != _OWN_LINE and _key(problem) not in explained:
-            is_grave = problem.severity == "error" or problem in loose
+            is_grave = problem.severity == "error" or problem in of_no_skill
             yield (logging.WARNING if is_grave else logging.INFO), str(problem)
     for problem in _missing_from(are, was):
         # otherwise the problem went with its skill
@@ -185,15 +187,14 @@ def _line_of(
         level = logging.WARNING if isinstance(reason, Problem) else logging.INFO
         return level, f"{name}: removed{why}"
     served = new.standing is Standing.VALID
-    state = "listed" if new.standing is Standing.LENIENT else "served"
     if old is None:
         if served:
             return logging.INFO, f"{name}: added"
-        return logging.WARNING, f"{name}: found, not {state}{why}"
+        return logging.WARNING, f"{name}: found, {new.standing.shown}{why}"
     if new.standing < old.standing:
-        return logging.WARNING, f"{name}: no longer {state}{why}"
+        return logging.WARNING, f"{name}: now {new.standing.shown}{why}"
     if served and old.standing < Standing.VALID:
-        return logging.INFO, f"{name}: served now"
+        return logging.INFO, f"{name}: now {old.standing.shown.removeprefix('not ')}"
     if not files:
         return logging.INFO, f"{name}: changed"
     named = listed([file + _became(old, new, file) for file in files], _FILES_NAMED)
@@ -235,11 +236,8 @@ def _obstacle(problems: Iterable[Problem], skill: str, folder: str) -> Problem |
     """
     closed = None
     for problem in problems:
-        if (
-            skill
-            and problem.skill == skill
-            and f"{problem.path}{os.sep}".startswith(folder + os.sep)
-        ):
+        is_inside = f"{problem.path}{os.sep}".startswith(folder + os.sep)
+        if skill and problem.skill == skill and is_inside:
             return problem
         if problem.code == "unreadable" and f"{folder}{os.sep}".startswith(problem.path + os.sep):
             closed = problem

@@ -113,7 +113,7 @@ class RootState:
             return None
         if location == SWITCHES and self.root.origin is None:
             return ""
-        while not is_utf8(location):
+        while not is_utf8(location):  # never part of a skill, but the folder around it reports it
             location = location.rpartition("/")[0]
         if self.missing is not None:
             return ""  # changes in a missing root went unseen
@@ -198,7 +198,7 @@ class RootState:
                 self._report_missing(error)
                 return missing is None
             self.root.forget_links(subtree)
-        for directory in scan.kept:  # files of an earlier scan: these signatures prove others
+        for directory in scan.kept:  # it has the bytes of an earlier scan, not those proved now
             for file in scan.skills[directory].files.values():
                 scan.signatures.pop(file.location, None)
         if self._gate is not None or self.root.off or self._refused:
@@ -217,6 +217,7 @@ class RootState:
             self.unsaved |= changed
         else:
             self.is_indexed = True
+            # all but the skills that are still as the index has them
             self.unsaved = (recalled.skills.keys() | changed) - (scan.unread & scan.skills.keys())
         is_news = self._replace_problems(subtree, scan.problems)
         return bool(changed or is_news or missing is not None)

@@ -55,7 +55,7 @@ class FolderLink(NamedTuple):
     state: tuple[int, ...]
 
 
-def identity(path: str) -> tuple[int, ...]:
+def directory_identity(path: str) -> tuple[int, ...]:
     """Return the identity and permissions of a directory, links followed; () if it is missing."""
     try:
         status = os.stat(path)
@@ -69,8 +69,10 @@ def link_state(path: str) -> tuple[int, ...]:
 
     SKILL.md counts by its presence alone: file events report an edit of it.
     """
-    state = identity(path)
-    return (*state, os.path.lexists(f"{path}/{SKILL_MD}")) if state else ()
+    state = directory_identity(path)
+    if not state:
+        return ()
+    return (*state, os.path.lexists(f"{path}/{SKILL_MD}"))
 
 
 class MirroredRoot(NamedTuple):
@@ -92,11 +94,10 @@ class OptionalRoot(str):
 
 
 class Location(NamedTuple):
-    """A place below a root as it lies on the disk: `rest` below the real directory `base`."""
+    """A root-relative path as it lies on the disk: `rest` below the real directory `base`."""
 
     base: str
-    link: str
-    """The link in the root that leads to `base`; "" for the root itself."""
+    link: str  # the link in the root that leads to `base`; "" for the root itself
     rest: str
 
 
@@ -131,7 +132,7 @@ class Root:
     optional: bool = False
     links: PathMap[FolderLink] = field(default_factory=PathMap[FolderLink])
     _links_by_target: dict[str, str] = field(default_factory=dict[str, str])
-    """By real target, the link that followed it last; `links` tells whether it still does."""
+    """By real target, the path of the link recorded last; `links` tells whether it still is."""
 
     @property
     def address(self) -> str:
@@ -152,8 +153,10 @@ class Root:
 
     def behind_link(self, path: str) -> str | None:
         """Return the root-relative path at which a link serves a real path, or None."""
+        if not self.links:
+            return None
         path = _slashed(path)
-        for up in above(path) if self.links else ():
+        for up in above(path):
             location = self._links_by_target.get(up, "")
             link = self.links.get(location)
             if link is not None and _slashed(link.target) == up:
@@ -251,8 +254,8 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
         tops = {path.partition("/")[0] for path in merged}
         for skill in skills:
             path, owner = skill.path, None
-            # otherwise nothing owns it: most skills of a root
-            if tops and path.partition("/")[0] in tops:
+            # a shortcut: where no earlier root has the first segment, none owns the path
+            if path.partition("/")[0] in tops:
                 owner = next((up for up in (path, *above(path)) if up in merged), None)
                 owner = owner or next(iter(merged.below(path)), None)
             if owner is not None:

@@ -92,9 +92,8 @@ class Scan:
         self._links: list[str] = []
         """Root-relative paths of links outside of every skill."""
         self._origins = Origins(self.root.path, self.root.origin)
-        self._files = ScannedFiles(
-            self.root, self.known.values(), self.proofs, self.limits.bytes, self.nested
-        )
+        known, most = self.known.values(), self.limits.bytes
+        self._files = ScannedFiles(self.root, known, self.proofs, most, self.nested)
         self.signatures = self._files.signatures
 
     def run(self, subtree: str) -> None:
@@ -154,7 +153,8 @@ class Scan:
         """
         if here is None:
             return
-        reads, read_skill = self._files.reads, self._read_skill(here, outer)
+        reads = self._files.reads
+        read_skill = self._read_skill(here, outer)
         kept = self._in_grace(here, read_skill)
         skill = kept or read_skill
         here.holds_manifest |= kept is not None  # until the end of the grace period
@@ -166,13 +166,12 @@ class Scan:
         for inner in here.directories:
             self._visit(inner, skill or outer)
             beside_skills = beside_skills or inner.path in self.skills
-        if skill is None and outer is None:
-            if not here.is_skill:
+        if skill is None:
+            if outer is None and not here.is_skill:
                 self._report_near_misses(here, beside_skills or not here.path)
-        elif skill is None:
-            if not here.holds_manifest:
+            elif outer is not None and not here.holds_manifest:
                 self._orphan(here)
-        elif kept is None:
+        elif kept is None:  # a kept skill keeps its files, too
             bundle = Bundle(skill, self.root, self._files)
             bundle.add(here)
             read_skill = bundle.complete(self.limits)
@@ -187,10 +186,10 @@ class Scan:
             return None
         if skill is not None and skill.reading.standing >= old.reading.standing:
             return None
-        now = here.files.get(SKILL_MD)
+        manifest = here.files.get(SKILL_MD)
         state: object = None
-        if now is not None:
-            state = now.signature
+        if manifest is not None:
+            state = manifest.signature
         elif skill is not None:
             state = skill.reading.problems
         now, kept = time.monotonic(), self.grace.get(here.path)
@@ -281,14 +280,12 @@ class Scan:
         if size > most:
             text = f"SKILL.md has {size} bytes, at most {most} are allowed"
             return _unusable(problem("skill-md-too-large", text))
-        if old is not None and any(
-            problem.code == "unreadable" for problem in old.reading.problems
-        ):
+        if old and any(problem.code == "unreadable" for problem in old.reading.problems):
             old = None  # its bytes were not read
         known = old and old.files.get(SKILL_MD)
         file = self._files.unchanged(manifest)
         if old and known and file and file.digest == known.digest:
-            return old.reading
+            return old.reading  # by its signature, without reading it
         try:
             raw = self._files.read(manifest)
         except OSError as error:
@@ -296,7 +293,7 @@ class Scan:
                 raise
             return _unusable(problem("unreadable", f"SKILL.md cannot be read ({error.strerror})"))
         if old and known and self._files.take(manifest).digest == known.digest:
-            return old.reading
+            return old.reading  # rewritten with the same bytes
         try:
             return read_skill_md(raw, self._directory_name(here))
         except Exception as error:  # a bug of ours must not hide the other skills
@@ -339,12 +336,9 @@ class Scan:
     def _follow_links(self, subtree: str) -> None:
         """Serve each linked skill folder once, and report other links to directories."""
         self.root.forget_links(subtree)
-        # Deterministic order: outer folders first, and always the same one of two links to a
-        # folder.
-        targets = sorted(
-            (os.path.realpath(self._at(location)), location) for location in self._links
-        )
-        for target, location in targets:
+        # deterministic: outer folders first, and always the same one of two links to a folder
+        links = [(os.path.realpath(self._at(location)), location) for location in self._links]
+        for target, location in sorted(links):
             state = link_state(self._at(location))
             if os.path.lexists(target) and not os.path.isdir(target):
                 continue
@@ -371,11 +365,10 @@ class Scan:
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
         if not self.limits.links or self._origins.origin_of(location) is not None:
             return "leads to a directory, and links are not followed"
+        hidden = self.limits.hidden
         for root in self.roots:
             rest = _below(target, root.path)
-            if rest is not None and all(
-                is_entered(name, hidden=self.limits.hidden) for name in rest
-            ):
+            if rest is not None and all(is_entered(name, hidden=hidden) for name in rest):
                 layout = root.layout  # of a plugin, whose skills folder may be a link
                 is_served = layout is not None and "/".join(rest) in layout.folders
                 return "" if holds_skill or is_served else _NO_SKILL

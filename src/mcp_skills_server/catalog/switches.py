@@ -1,6 +1,6 @@
 """Switched-off skills of a folder, listed in `skills-off.txt` in the root, one a line.
 
-Every command and server that reads the folder leaves them out. The page writes the file; people
+Every command and server that reads the folder stops serving them. The page writes the file; people
 may, too.
 """
 
@@ -57,8 +57,9 @@ def switch(root: str, location: str, *, on: bool) -> None:
         RequestError: the file cannot be read or written, or has no line for such a folder.
     """
     file = Path(root, SWITCHES)
-    is_line = location.splitlines() == [location.strip()] == [location]
-    if not is_line or location.startswith("#"):
+    # the file has one folder a line, and `_read` strips a line and skips comments
+    is_one_line = location.splitlines() == [location] and location == location.strip()
+    if not is_one_line or location.startswith("#"):
         raise RequestError(f"{SWITCHES} cannot name this folder; rename the folder first.")
     try:
         with _lock:

@@ -113,7 +113,7 @@ class Walk:
                         if len(files) > self._most_files and name.lower() not in _ALWAYS_KEPT:
                             here.surplus += 1
                             continue
-                        if by_descriptor:
+                        if by_descriptor:  # elsewhere (Windows) an entry's own stat has no inode
                             status = entry.stat(follow_symlinks=False)
                         else:
                             status = os.lstat(entry.path)
@@ -183,7 +183,7 @@ def _kind_of_ignored(entry: os.DirEntry[str]) -> str:
 
 
 def ignored_in(root_path: str, directory: str) -> list[str]:
-    """Return the sorted paths of files and folders in a skill that are left out for their names.
+    """Return the sorted paths of files and folders in a skill that are not served for their names.
 
     An ignored folder is one entry. Nested skills and unreadable folders are skipped.
     """
@@ -191,9 +191,8 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
 
     def collect(here: Directory, prefix: str) -> None:
         paths.extend(f"{prefix}{name}" for name in here.named("ignored"))
-        paths.extend(
-            f"{prefix}{name}/" for kind in ("ignored folder", "dotted") for name in here.named(kind)
-        )
+        folders = (*here.named("ignored folder"), *here.named("dotted"))
+        paths.extend(f"{prefix}{name}/" for name in folders)
         for inner in here.directories:
             if not inner.holds_manifest:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")

@@ -253,7 +253,7 @@ class FilteredSkills:
             """The paths of all skills of the registry."""
             self._readable: list[str] = []
             self._outer: dict[str, Skill] = {}
-            """By path, what the registry has instead of a skill here that is another object."""
+            """By path, the registry's skill from which another object here was made."""
 
     @property
     def bytes(self) -> int:
@@ -287,6 +287,7 @@ class FilteredSkills:
         made: dict[str, Skill] = {}
         for path in self._readable:
             skill, kept = whole.skills[path], own.get(path)
+            # neither the registry's own object nor made from it: made from an earlier one
             if kept is None or (kept is not skill and before.get(path) is not skill):
                 left = self._without_withheld(skill)
                 if kept is None or not kept.has_same_content(left):
@@ -296,9 +297,8 @@ class FilteredSkills:
             made[path] = kept
         # Problems of roots are for the operator only.
         can_read = self.permissions.can_read
-        problems = tuple(
-            problem for problem in whole.problems if problem.skill and can_read(problem.skill)
-        )
+        of_skills = (problem for problem in whole.problems if problem.skill)
+        problems = tuple(problem for problem in of_skills if can_read(problem.skill))
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
         self._of = ref(whole)

@@ -15,6 +15,7 @@ from mcp_skills_server.commands.fields import (
     Grouped,
     key_of,
     many,
+    option,
     output_format,
     takes,
     traits_of,
@@ -28,6 +29,7 @@ from mcp_skills_server.errors import UsageError, listed, quoted
 if TYPE_CHECKING:
     from mcp_skills_server.access.grants import Grant
     from mcp_skills_server.access.principal import Principal
+    from mcp_skills_server.access.tokens import Token
     from mcp_skills_server.commands.config_file import Configuration
 
 _MASK: Final = "********"
@@ -84,14 +86,15 @@ def show(words: tuple[str, ...]) -> None:
 
 class GrantsOptions(FollowOptions):
     group: tuple[str, ...] = many("A group of the user, as the issuer's token names it.", "NAME")
+    skill: str | None = option(None, "Print who may do what with this skill.", metavar="PATH")
     form: Literal["table", "json"] = output_format("table", "json")
 
 
 @config.command(cls=Grouped)
-@click.argument("who")
+@click.argument("who", required=False)
 @takes(GrantsOptions)
-def grants(options: GrantsOptions, who: str) -> None:
-    """Print what WHO may do with which skill, and by which grants.
+def grants(options: GrantsOptions, who: str | None) -> None:
+    """Print what WHO may do with which skill, or who may see one skill, and by which grants.
 
     WHO is "token:NAME", "user:SUBJECT", "group:NAME", "local" or "*", as in a table [[grant]].
 
@@ -101,6 +104,7 @@ def grants(options: GrantsOptions, who: str) -> None:
     Examples:
       mcp-skills-server config grants token:laptop --config config.toml
       mcp-skills-server config grants user:5e2c --group finance --config config.toml
+      mcp-skills-server config grants --skill acme/billing --config config.toml
     """
     from mcp_skills_server.access.grants import is_who, names_of
     from mcp_skills_server.commands.opening import open_served
@@ -111,6 +115,11 @@ def grants(options: GrantsOptions, who: str) -> None:
     if configuration is None or configuration.grants is None:
         reason = "there are no grants, so every client reads every skill"
         raise UsageError(f"{reason}; give --config FILE with grants")
+    if options.skill is not None and who is None:
+        _say_rights(options, options.skill, configuration)
+        return
+    if who is None or options.skill is not None:
+        raise UsageError("give WHO, or --skill PATH, and not both")
     if not is_who(who):
         forms = '"token:NAME", "user:SUBJECT", "group:NAME", "local" or "*"'
         raise UsageError(f"{quoted(who)} is not a principal; write {forms}")
@@ -141,10 +150,38 @@ def grants(options: GrantsOptions, who: str) -> None:
     say(f"{who}{of} reads {len(decided):,} of {len(paths):,} skills", err=True)
 
 
+def _say_rights(options: GrantsOptions, skill: str, configuration: Configuration) -> None:
+    """Print who may do what with the skill of this path, whether it is there or not."""
+    from mcp_skills_server.access.grants import rights_on
+
+    given = configuration.grants or ()
+    principals = [token.admission.principal for token in _tokens(configuration)]
+    rows: list[dict[str, Any]] = []
+    for row in rights_on(skill, given, principals):
+        by = [
+            _reason(grant, skill, row.names, configuration.place("grant", number))
+            for number, grant in enumerate(given)
+            if grant in row.grants
+        ]
+        rows.append({"who": row.who, "may": row.may, "grants": by})
+    if options.form == "json":
+        say_json({"skill": skill, "readers": rows})
+    elif rows:
+        _say_decisions(rows, "who")
+    else:
+        say(f"nobody may read {quoted(skill)}", err=True)
+
+
+def _tokens(configuration: Configuration) -> Sequence[Token]:
+    from mcp_skills_server.commands.config_file import command_named
+
+    with command_named("serve").make_context("serve", ["--config", configuration.file]) as made:
+        return tokens_of(made.params["token_file"], made.params["tokens"])
+
+
 def _principal(who: str, groups: Sequence[str], configuration: Configuration) -> Principal | None:
     """Return the principal that WHO names; None for an unauthenticated one."""
     from mcp_skills_server.access.principal import Principal
-    from mcp_skills_server.commands.config_file import command_named
 
     kind, _, name = who.partition(":")
     if kind == "group":
@@ -155,24 +192,22 @@ def _principal(who: str, groups: Sequence[str], configuration: Configuration) ->
         raise UsageError(f"--group is for users of an issuer; leave it out for {who}")
     if kind != "token":
         return None
-    with command_named("serve").make_context("serve", ["--config", configuration.file]) as made:
-        tokens = tokens_of(made.params["token_file"], made.params["tokens"])
-    known = {token.name: token for token in tokens}
+    known = {token.name: token for token in _tokens(configuration)}
     if name not in known:
         names = listed(sorted(known)) or "none"
         raise UsageError(f"there is no token {quoted(name)}; there are: {names}")
     return known[name].admission.principal
 
 
-def _say_decisions(decided: Sequence[Mapping[str, Any]]) -> None:
+def _say_decisions(decided: Sequence[Mapping[str, Any]], key: str = "skill") -> None:
     rows: list[tuple[str, ...]] = []
     for row in decided:
-        skill, may = str(row["skill"]), ",".join(row["may"])
+        name, may = str(row[key]), ",".join(row["may"])
         for reason in row["grants"]:
             whom, patterns = (",".join(reason[key]) for key in ("who", "patterns"))
-            rows.append((skill, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
-            skill = may = ""
-    say_table(("SKILL", "MAY", "WHY"), rows)
+            rows.append((name, may, f"{os.path.basename(reason['place'])} {whom} {patterns}"))
+            name = may = ""
+    say_table((key.upper(), "MAY", "WHY"), rows)
 
 
 def _decision(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
@@ -289,8 +289,7 @@ def _configuration(
     sources: dict[str, SourceRules] = {}
     for rules in tables["source"].values():
         root = _absolute(rules.root, folder)
-        paths = tuple(os.path.join(folder, key) for key in rules.require_signature)
-        sources[root] = replace(rules, root=root, require_signature=paths)
+        sources[root] = rules.located(root, folder)
     if sources:
         values["roots"] = (*values.get("roots", ()), *sources)
         lines = {("roots",): _line(lines, ("source",)), **lines}

@@ -33,6 +33,7 @@ from mcp_skills_server.provenance.updates import (
     without_hidden,
 )
 from mcp_skills_server.sources.kinds import kind_of
+from mcp_skills_server.sources.oci.reference import TAGS
 
 _DEFAULT: Final = "skills.lock"
 
@@ -62,7 +63,7 @@ def _open_sources(
 ) -> list[SourceOffer]:
     """Open these roots together, as `serve` does: an earlier root hides equal paths of later ones.
 
-    Skills without a signature that the options or a `[[source]]` require are left out, and named
+    Skills without a signature that the options or a `[[source]]` require are not locked, and named
     on stderr. `pin` is the revision of each root, None for the newest. Of the commands among the
     roots, only those in `commands` or in the configuration file are started.
     """
@@ -83,7 +84,7 @@ def _open_sources(
     snapshot = registry.snapshot
     for problem in snapshot.problems:
         if problem.code.startswith("signature-"):
-            remark(f"left out: {problem.path}: {problem.message}")
+            remark(f"not locked: {problem.path}: {problem.message}")
     offers = [
         SourceOffer(text, revisions.get(root.given, ""), {}, registry)
         for text, root in zip(given, registry.roots, strict=True)
@@ -121,7 +122,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     """Write a lock file: the revision of each ROOT now, and the digest of each of its skills.
 
     `serve --lock` serves exactly these skills. A skill that cannot be served, or is hidden by that
-    of an earlier ROOT, is left out and named on stderr. A ROOT without any skill is an error, and
+    of an earlier ROOT, is not locked but named on stderr. A ROOT without any skill is an error, and
     nothing is written.
 
     \b
@@ -136,7 +137,7 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     offers = _open_sources(given, options, commands=given)
     registry = offers[0].registry
     sources = [offer.locked() for offer in offers]
-    _remark_left_out(registry)
+    _remark_not_locked(registry)
     if report_absent(registry)[0]:
         remark(f"{options.output} was not written")
         return 1
@@ -146,16 +147,16 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> int:
     return 0
 
 
-def _remark_left_out(registry: Registry) -> None:
+def _remark_not_locked(registry: Registry) -> None:
     for path, skill in registry.snapshot.skills.items():
         if skill.standing is Standing.UNUSABLE:
             reason = next((problem.message for problem in skill.problems), "")
-            remark(f"left out: {path}, which cannot be served: {reason}")
+            remark(f"not locked: {path}, which cannot be served: {reason}")
     for problem in registry.problems():
-        is_left_out = problem.skill and problem.skill not in registry.snapshot.skills
+        is_lost = problem.skill and problem.skill not in registry.snapshot.skills
         is_error = problem.severity == "error" and not problem.code.startswith("signature-")
-        if problem.code == "shadowed" or (is_left_out and is_error):
-            remark(f"left out: {problem.path}: {problem.message}")
+        if problem.code == "shadowed" or (is_lost and is_error):
+            remark(f"not locked: {problem.path}: {problem.message}")
 
 
 @click.command()
@@ -182,17 +183,16 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> int:
     elif is_new:
         _say_changes(chosen)
     else:
-        of = f" of {', '.join(names)}" if names else ""
-        remark(f"nothing{of} is new: the skills match {options.lock}")
+        named = f" of {', '.join(names)}" if names else ""
+        remark(f"nothing{named} is new: the skills match {options.lock}")
     if options.update_check:
         return int(is_new)
     entries: list[LockedSource] = []
     for change, part in zip(changes, chosen, strict=True):
-        keeps_history = kind_of(change.source.given).keeps_history
-        entries += change.entries(part.kinds, keeps_history=keeps_history)
+        entries += change.entries(part.kinds, keeps_history=_keeps_history(change.source))
     kept, hidden = without_hidden(merge_entries(entries))
     for line in hidden:
-        remark(f"left out: {line}")
+        remark(f"not locked: {line}")
     _write_lock(options.lock, kept)
     return 0
 
@@ -261,8 +261,8 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
       mcp-skills-server diff ./skills git+https://git.example/acme/skills
       mcp-skills-server diff --lock skills.lock
     """
-    said = click.get_current_context().get_parameter_source("lock") is ParameterSource.COMMANDLINE
-    if pair and said:
+    source = click.get_current_context().get_parameter_source("lock")
+    if pair and source is ParameterSource.COMMANDLINE:  # elsewhere --lock is for other commands
         raise UsageError("diff takes two roots or --lock FILE, not both")
     if options.lock is not None and not pair:
         changes = _changes(options.lock, options)
@@ -284,7 +284,7 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
 
 def _differences_since(change: SourceChange, options: SignedRootOptions) -> Iterable[Difference]:
     source, kinds = change.source, change.kinds
-    if kinds and kind_of(source.given).keeps_history:
+    if kinds and _keeps_history(source):
         (before,) = _open_sources([source.given], options, source.revision)
         yield from _between(before, change.offer, kinds)
         return
@@ -293,6 +293,11 @@ def _differences_since(change: SourceChange, options: SignedRootOptions) -> Iter
             yield from _between(None, change.offer, [skill])
         else:
             yield Difference(skill, kind, (), ("the source no longer has the locked text",))
+
+
+def _keeps_history(source: LockedSource) -> bool:
+    """Tell whether earlier revisions of a source can be fetched."""
+    return kind_of(source.given).keeps_history and not source.revision.startswith(TAGS)
 
 
 def _between(

@@ -132,7 +132,7 @@ class LineQueue(logging.Handler):
 class ClientLineRateLimit(logging.Filter):
     """Rate limit of lines that clients cause: one a minute for each place in the code.
 
-    The next line has the number of those left out. Clients cause all lines of other packages, which
+    The next line has the number of those dropped. Clients cause all lines of other packages, which
     log untrusted input, and those with `extra=REPEATS` (errors.py). `now` is a monotonic clock.
     """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,8 +23,8 @@ from mcp_skills_server.commands.options import (
     TableOptions,
     TextOptions,
     named_skill,
+    optional_roots,
     roots_and_last,
-    roots_argument,
 )
 from mcp_skills_server.commands.printing import (
     progress,
@@ -36,9 +35,11 @@ from mcp_skills_server.commands.printing import (
     say_lines,
     say_table,
 )
+from mcp_skills_server.commands.welcome import usual_roots
 from mcp_skills_server.errors import listed
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.uris import uri
+from mcp_skills_server.installation import shell_command
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation.explanations import EXPLANATIONS
@@ -48,12 +49,6 @@ _PLACES: Final = 3
 _COLOURS: Final = {"error": "red", "warning": "yellow", "note": "cyan"}
 _FINDINGS: Final = "findings"
 """The kind of the findings in the index."""
-_UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
-_SERVED: Final = {
-    Standing.UNUSABLE: "no",
-    Standing.LENIENT: "only by tools, prompts and the Skills Protocol; it is in no listing",
-    Standing.VALID: "yes",
-}
 
 
 def run_deep_checks(registry: Registry, skills: Collection[Skill]) -> None:
@@ -136,15 +131,17 @@ def remark_problems(registry: Registry) -> None:
     """Print on stderr the number of problems of checked skills, and the command to list them."""
     summary = registry.checks.survey(registry.snapshot).summary
     if summary:
-        roots = " ".join(shlex.quote(root.shown) for root in registry.roots)
+        roots = shell_command([root.shown for root in registry.roots])
         remark(f"{summary}; 'mcp-skills-server validate {roots}' shows each")
 
 
 @click.command("list")
-@roots_argument
+@optional_roots
 @takes(TableOptions)
 def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     """List the skills below each ROOT, with those that cannot be served.
+
+    Without a ROOT it takes the usual folders that have skills, such as ~/.claude/skills.
 
     PROBLEMS counts what `validate` reports of each skill. Exit code 1 when a ROOT has no skill.
 
@@ -153,7 +150,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    registry = make_registry(roots, options, indexed=True)
+    registry = make_registry(roots or usual_roots(), options, indexed=True)
     registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
@@ -190,13 +187,14 @@ def _say_skills(skills: Iterable[Skill], counts: Mapping[str, int]) -> None:
     rows: list[tuple[str, ...]] = []
     for skill in skills:
         count = counts[skill.path]
+        state = str(count)
         if skill.standing < Standing.VALID:
+            state += f" ({skill.standing.shown})"
             colours[len(rows)] = "red"
         elif count:
             colours[len(rows)] = "yellow"
         version = identity.version(skill.frontmatter) or ""
         about = " ".join(skill.description.split())
-        state = f"{count}{_UNLISTED.get(skill.standing, '')}"
         rows.append((skill.path, version, str(len(skill.files)), str(skill.size), state, about))
     header = ("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")
     say_table(header, rows, colours=colours)
@@ -238,7 +236,9 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     if options.form == "json":
         say_json(details)
         return
-    details["served"] = _SERVED[skill.standing]
+    details["models see"] = details.pop("listed")
+    if skill.standing is Standing.LENIENT:
+        details["standing"] += "; tools, prompts and the Skills Protocol have it"
     for key, value in details.items():
         if value and isinstance(value, str) and key != "instructions":
             say(f"{key + ':':13}{' '.join(value.split())}")
@@ -293,4 +293,5 @@ def _summary(skill: Skill, problems: int) -> dict[str, Any]:
         "origin": skill.origin,
         "problems": problems,
         "served": skill.standing is Standing.VALID,
+        "standing": skill.standing.shown,
     }

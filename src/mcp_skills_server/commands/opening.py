@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.commands.source_rules import SourceRules
     from mcp_skills_server.proposals.store import ProposalStore
+    from mcp_skills_server.provenance.keyless import Identity
     from mcp_skills_server.provenance.lock import LockedSource, Pins
     from mcp_skills_server.sources.kinds import Kind
     from mcp_skills_server.sources.mirrors import Mirrors, SourceState
+    from mcp_skills_server.sources.source import BundleVerifier
 
 logger = logging.getLogger(__name__)
 
@@ -174,26 +176,27 @@ def open_roots(
         for number, (root, rule) in enumerate(zip(given, rules, strict=True)):
             revision = pin if locked is None else locked[number].revision or None
             interval = (rule and rule.refresh_s) or refresh_s
-            roots[number] = mirrors.root(root, revision, interval, _token_of(rule))
+            bundles = _bundle_verifier(rule)
+            roots[number] = mirrors.root(root, revision, interval, _token_of(rule), bundles)
     folders = [os.path.abspath(root if isinstance(root, str) else root.path) for root in roots]
     by_folder = {folder: rule for folder, rule in zip(folders, rules, strict=True) if rule}
     optional = _optional_folders(options, by_folder)
     for position, folder in enumerate(folders):
         if folder in optional:
             roots[position] = OptionalRoot(folder)
-    gates, pinned = _gates_of_roots(options, by_folder), None
+    gates, pins = _gates_of_roots(options, by_folder), None
     if locked is not None:
         from mcp_skills_server.provenance.lock import Pins
 
-        pinned = Pins(dict(zip(folders, locked, strict=True)))
-        gates.insert(0, pinned)
+        pins = Pins(dict(zip(folders, locked, strict=True)))
+        gates.insert(0, pins)
     index = index_of(options.cache_dir) if indexed else None
     registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates), sources=mirrors)
     _check_separate(by_folder, registry)
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
     }
-    return OpenedRoots(registry, mirrors, scripts, pinned)
+    return OpenedRoots(registry, mirrors, scripts, pins)
 
 
 def _optional_folders(options: RootOptions, rules: Mapping[str, SourceRules]) -> set[str]:
@@ -246,6 +249,15 @@ def _token_of(rule: SourceRules | None) -> str:
     return token
 
 
+def _bundle_verifier(rule: SourceRules | None) -> BundleVerifier | None:
+    """Return the verifier of the bundles that a registry must have for a root, or None."""
+    if rule is None or rule.require_identity is None or not rule.is_registry:
+        return None
+    from mcp_skills_server.provenance.keyless import KeylessVerifier
+
+    return KeylessVerifier(rule.require_identity)
+
+
 def _gates_of_roots(options: RootOptions, rules: Mapping[str, SourceRules]) -> list[Gate]:
     """Return the gates of all roots, and those of single ones by the rules of their folders."""
     from mcp_skills_server.catalog.gates import all_of, by_root
@@ -254,7 +266,9 @@ def _gates_of_roots(options: RootOptions, rules: Mapping[str, SourceRules]) -> l
     gates = _gates(options, keys, options.cache_dir)
     own: dict[str, Gate] = {}
     for folder, rule in rules.items():
-        gate = all_of(_gates(rule, rule.require_signature, options.cache_dir))
+        # a registry has the bundles beside the manifest: its source verifies them
+        identity = None if rule.is_registry else rule.require_identity
+        gate = all_of(_gates(rule, rule.require_signature, options.cache_dir, identity))
         if gate is not None:
             own[folder] = gate
     if own:
@@ -263,18 +277,24 @@ def _gates_of_roots(options: RootOptions, rules: Mapping[str, SourceRules]) -> l
 
 
 def _gates(
-    chosen: ScanOptions | SourceRules, keys: Sequence[str], cache_dir: str | None
+    chosen: ScanOptions | SourceRules,
+    keys: Sequence[str],
+    cache_dir: str | None,
+    identity: Identity | None = None,
 ) -> list[Gate]:
-    """Return the gates for patterns of skills, and for signatures by one of these keys."""
+    """Return the gates for patterns of skills, and for signatures by a key and by the identity."""
     gates: list[Gate] = []
     if chosen.include or chosen.exclude:
         from mcp_skills_server.catalog.gates import Selection
 
         gates.append(Selection(chosen.include, chosen.exclude))
-    if keys:
+    if keys or identity is not None:
         from mcp_skills_server.provenance.signatures import SignatureGate, Verifier
 
-        gates.append(SignatureGate(Verifier([*map(Path, keys)]), index_of(cache_dir)))
+        verifiers = [Verifier([*map(Path, keys)])] if keys else []
+        if identity is not None:
+            verifiers.append(Verifier([], identity))
+        gates += [SignatureGate(verifier, index_of(cache_dir)) for verifier in verifiers]
     return gates
 
 

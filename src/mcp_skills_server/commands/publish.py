@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -19,7 +20,12 @@ import mcp_skills_server
 from mcp_skills_server.commands.fields import flag, option, seconds, takes, text
 from mcp_skills_server.commands.look import report_absent
 from mcp_skills_server.commands.opening import UNFETCHED, load_registry, make_registry
-from mcp_skills_server.commands.options import RootOptions, roots_and_last, roots_argument
+from mcp_skills_server.commands.options import (
+    RootOptions,
+    optional_roots,
+    roots_and_last,
+    roots_argument,
+)
 from mcp_skills_server.commands.printing import progress, remark, say, writing
 from mcp_skills_server.durable import replace_file, write_folder
 from mcp_skills_server.errors import UsageError, plural
@@ -170,11 +176,11 @@ def _check_base(url: str) -> None:
 
 
 def _packable(
-    roots: Sequence[str], options: PackOptions, nothing: str, *, left_out: str
+    roots: Sequence[str], options: PackOptions, refusal: str, *, left_out: str
 ) -> tuple[Publication, dict[str, Published]]:
     """Return the packable skills by name. Exit with 1 if one is not, without --allow-partial.
 
-    `left_out` is the remark on each skill that cannot be packed, `nothing` that before the exit.
+    `left_out` is the remark on each skill that cannot be packed, `refusal` that before the exit.
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
@@ -182,7 +188,7 @@ def _packable(
     lost = [*_unfetched(registry), *edition.left_out]
     _report_left_out(lost, left_out)
     if lost and not options.allow_partial:
-        remark(nothing)
+        remark(refusal)
         raise click.exceptions.Exit(1)
     if not edition.skills:
         raise UsageError("no skill can be packed; 'validate' says what is wrong with each")
@@ -287,22 +293,27 @@ class PackageOptions(PackOptions):
 
 
 @click.command()
-@roots_argument
+@optional_roots
 @takes(PackageOptions)
-def package(options: PackageOptions, roots: tuple[str, ...]) -> int:
+@click.pass_context
+def package(context: click.Context, options: PackageOptions, roots: tuple[str, ...]) -> int:
     """Write the skills below each ROOT as an MCP Bundle (.mcpb), or as an Agent Plugin 1.0.
 
-    A bundle also has what starts this server: Claude Desktop installs it by a double click, and uv,
-    which it brings, fetches the server at the first start. A plugin is a folder with plugin.json
-    and skills/NAME. The same skills give the same bytes.
+    A bundle also has this server: Claude Desktop installs it by a double click, and uv, which it
+    brings, fetches the Python packages that the server needs at the first start. A bundle without a
+    ROOT has no skills: its user chooses folders, and edits in them take effect at once. A plugin is
+    a folder with plugin.json and skills/NAME. The same skills give the same bytes.
 
     \b
     Examples:
+      mcp-skills-server package --output agent-skills.mcpb
       mcp-skills-server package ~/skills --output skills.mcpb
       mcp-skills-server package ~/skills --output acme-plugin --name acme
     """
     name, version, output = _name_of(options, roots), options.package_version, options.output
     is_bundle = output.lower().endswith(".mcpb")
+    if not roots and not is_bundle:
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
     if is_bundle and options.package_server:
         raise UsageError(
             "--server is for a plugin: a bundle always starts the server; leave it out"
@@ -310,24 +321,38 @@ def package(options: PackageOptions, roots: tuple[str, ...]) -> int:
     if not is_bundle and os.path.lexists(output):
         hint = "already exists; give another folder, or remove it"
         raise UsageError(f"--output {printable(output)}: {hint}")
-    skills = _packaged_files(options, roots)
+    skills: Mapping[str, Files] = {}
+    if roots:
+        skills = _packaged_files(options, roots)
     with writing(f"--output {output}", "give another path"):
         if is_bundle:
-            raw = packages.bundle(skills, name, version, mcp_skills_server.__version__)
+            raw = packages.bundle(skills, name, version, *_own_program())
             replace_file(Path(output), raw, None)
         else:
             files = packages.plugin(skills, name, version, server=options.package_server)
             write_folder(Path(output), files)
     kind = "bundle" if is_bundle else "plugin"
-    remark(f"wrote the {kind} {name} with {plural(len(skills), 'skill')} to {printable(output)}")
+    inside = plural(len(skills), "skill") if roots else "a choice of folders"
+    remark(f"wrote the {kind} {name} with {inside} to {printable(output)}")
     return 0
+
+
+def _own_program() -> tuple[Files, list[str]]:
+    """Return the files of this package, and the requirements of its installation."""
+    folder = Path(mcp_skills_server.__file__).parent
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    files = {path.relative_to(folder).as_posix(): (path.read_bytes(), False) for path in paths}
+    needs = metadata.requires("mcp-skills-server") or []
+    return files, [need for need in needs if "extra ==" not in need]
 
 
 def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
     """Return the name of the package, checked; check its version too."""
     name = options.name
     if name is None:
-        folder = os.path.basename(os.path.abspath(given[0])).lower()
+        folder = "agent-skills"
+        if given:
+            folder = os.path.basename(os.path.abspath(given[0])).lower()
         name = re.sub("[^a-z0-9]+", "-", folder).strip("-")[:64].strip("-")
     if not is_plugin_name(name):
         hint = "give 1 to 64 small letters, digits, '-' and '.'"
@@ -340,8 +365,8 @@ def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
 
 def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
     """Return the files of each skill by name, without those of skills nested in it."""
-    nothing = "nothing was written; correct this, or take the rest with --allow-partial"
-    publication, published = _packable(given, options, nothing, left_out="left out")
+    refusal = "nothing was written; correct this, or take the rest with --allow-partial"
+    publication, published = _packable(given, options, refusal, left_out="not packaged")
     skills: dict[str, Files] = {}
     for name, skill in published.items():
         inside = tuple(f"{nested}/" for nested in skill.skill.nested)

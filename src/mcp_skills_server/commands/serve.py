@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,6 +40,7 @@ from mcp_skills_server.commands.running import (
 from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.installation import shell_command
 
 if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration
@@ -105,10 +105,13 @@ def make_server(
     tools = feature_of(features, ToolsFeature)
     opened = open_served(roots, options)
     registry = opened.registry
+    recent = feature_of(features, UsageCounts).open_store(registry, over_http=over_http)
     settings = Settings(
         options.dialect,
         options.page_size,
         tools=tools.tools,
+        preferred_tags=tools.prefer,
+        preferred_paths=(*recent,),
         proposals=tools.proposals(options.proposals, registry),
         **values_of(
             feature_of(features, PromptsFeature), "prompts", "prompt_choice", "prompt_page_size"
@@ -116,7 +119,6 @@ def make_server(
     )
     report_to_log(registry, least=settings.least)
     settle_after_load(registry)
-    recent = feature_of(features, UsageCounts).open_store(registry, over_http=over_http)
     runtime = Runtime(
         registry,
         tools.runtime_settings(recent, over_http=over_http),
@@ -182,7 +184,7 @@ def _make_http_services(
 
 def _serve_stdio(context: click.Context, server: Server) -> None:
     _warn_of_unused(context, server.options.config)
-    given = shlex.join(server.opened.given or ["--lock", str(server.options.lock)])
+    given = shell_command(server.opened.given or ["--lock", str(server.options.lock)])
     print_waiting_hint(
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
@@ -280,8 +282,8 @@ def make_http_app(server: Server, http: HttpServices) -> HttpApp:
     if not server.feature(Publishing).publish_only:
         concurrency = http.front.limits.concurrency
         endpoint = McpEndpoint(attachment, sessions, concurrency, options.max_body)
-    of_features = (feature.part(server, http) for feature in server.features)
-    parts = [mcp_part(attachment, endpoint), *filter(None, of_features)]
+    feature_parts = (feature.part(server, http) for feature in server.features)
+    parts = [mcp_part(attachment, endpoint), *filter(None, feature_parts)]
 
     probes = Probes(
         registry,

@@ -54,7 +54,7 @@ def sign(options: SignOptions, directory: str) -> int:
     """Sign each skill in DIR, a folder of skills or a skill, by a file skill.oms.sig in it.
 
     It is a signature of OpenSSF model signing, which other programs can verify, too. A change of
-    any file makes it invalid, and so does a new one. Exit code 1 when a skill was left out, since
+    any file makes it invalid, and so does a new one. Exit code 1 when a skill is not signed, since
     it cannot be served.
 
     \b

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from mcp_skills_server.commands.fields import VARIABLE_NAME
 from mcp_skills_server.model import keys
 from mcp_skills_server.model.keys import ContradictionError, Key, Table
+from mcp_skills_server.provenance.keyless import Identity
 from mcp_skills_server.sources.kinds import kind_of
 
+_FORM: Final = (
+    '{issuer = "https://accounts.example", subject = "me@example.com"}, with trust-root = "FILE" '
+    "for another trust root than sigstore's own"
+)
 _PATTERNS: Final = Key(
     'a list of paths, names or tags of skills, such as ["acme/*", "draft"]',
     keys.list_of(keys.text, least=1),
 )
+
+
+def _identity(value: Any) -> Identity:
+    """Return the identity of a table with `issuer`, `subject` and perhaps `trust-root`."""
+    texts = {key: keys.text(text) for key, text in keys.of_kind(value, dict).items()}
+    if not {"issuer", "subject"} <= texts.keys() <= {"issuer", "subject", "trust-root"}:
+        raise keys.WrongValueError("it has other keys")
+    trust = texts.get("trust-root")
+    return Identity(texts["subject"], texts["issuer"], Path(trust) if trust else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +40,7 @@ class SourceRules:
     root: str
     scripts: bool | None = None
     require_signature: tuple[str, ...] = ()
+    require_identity: Identity | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     token_env: str = ""
@@ -38,6 +55,7 @@ class SourceRules:
                 'a list of paths of keys, such as ["keys/team.pub"]',
                 keys.list_of(keys.text, least=1),
             ),
+            "require-identity": Key(_FORM, _identity),
             "include": _PATTERNS,
             "exclude": _PATTERNS,
             "token-env": Key(
@@ -48,6 +66,19 @@ class SourceRules:
         },
         "write a table [[source]] with from = ROOT",
     )
+
+    @property
+    def is_registry(self) -> bool:
+        """True if the root is in a registry, which has signatures beside an artifact."""
+        return kind_of(self.root).name == "oci"
+
+    def located(self, root: str, folder: str) -> SourceRules:
+        """Return the rules for the root at this absolute path, their own paths from `folder`."""
+        identity = self.require_identity
+        if identity is not None and identity.trust is not None:
+            identity = replace(identity, trust=folder / identity.trust)
+        signers = tuple(os.path.join(folder, key) for key in self.require_signature)
+        return replace(self, root=root, require_signature=signers, require_identity=identity)
 
     @classmethod
     def from_table(cls, values: Mapping[str, Any]) -> SourceRules:

@@ -23,12 +23,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import flag, many, output_format, takes
-from mcp_skills_server.commands.look import (
-    clustered,
-    report_absent,
-    run_deep_checks,
-    say_problem,
-)
+from mcp_skills_server.commands.look import clustered, report_absent, run_deep_checks, say_problem
 from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import RootOptions, optional_roots
 from mcp_skills_server.commands.printing import (
@@ -40,6 +35,7 @@ from mcp_skills_server.commands.printing import (
     say_table,
     writing,
 )
+from mcp_skills_server.commands.welcome import usual_roots
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.nearest import nearest
@@ -121,10 +117,11 @@ def validate(context: click.Context, options: ValidateOptions, roots: tuple[str,
     """Check every skill at each ROOT against the Agent Skills rules, and say how to fix faults.
 
     A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address
-    (docs/sources.md). Each is looked at alone, and then all together, in the order given: which
-    skill hides which. Exit code 1 when there are errors, or when a ROOT has no skill. Notes are
-    advice, and count for nothing. Notes of one kind share a line, as do more than 20 other problems
-    of one kind in a skill; `--format json` has each.
+    (docs/sources.md). Without one it takes the usual folders that have skills. Each is looked at
+    alone, and then all together, in the order given: which skill hides which. Exit code 1 when
+    there are errors, or when a ROOT has no skill. Notes are advice, and count for nothing. Notes of
+    one kind share a line, as do more than 20 other problems of one kind in a skill; `--format json`
+    has each.
 
     \b
     Examples:
@@ -136,8 +133,9 @@ def validate(context: click.Context, options: ValidateOptions, roots: tuple[str,
     if options.rules or options.explain or options.schema:
         _say_rules(options)
         return 0
-    if not roots:
+    if options.fix and not roots:  # the usual folders may be those of other programs
         raise click.MissingParameter(ctx=context, param=context.command.params[0])
+    roots = roots or usual_roots()
     for code in (*options.select, *options.ignore):
         if not any(known.startswith(code) for known in CODES) and not options.scanners:
             raise UsageError(f"no rule has a code that begins with {code!r}; --rules lists all")

@@ -110,10 +110,7 @@ def _entry(identifier: str, kind: str, url: str) -> dict[str, Json]:
 def _described(skill: Skill) -> dict[str, Json]:
     """Return what a SKILL.md says itself, and an archive only once it is unpacked."""
     title = identity.title(skill) or skill.name
-    out: dict[str, Json] = {
-        "displayName": _valid(title),
-        "description": _valid(skill.description),
-    }
+    out: dict[str, Json] = {"displayName": _valid(title), "description": _valid(skill.description)}
     version = identity.version(skill.frontmatter)
     if version is not None:
         out["version"] = _valid(version)

@@ -282,15 +282,15 @@ def blob_made(blob_id: str, size: int) -> dict[str, Json]:
 
 def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
     """Return the result of `read_blob`: text cut between characters, or base64 for other data."""
-    part, tail = raw, request.mode == "sample_tail"
-    if request.max_bytes is not None and tail:
+    part, is_tail = raw, request.mode == "sample_tail"
+    if request.max_bytes is not None and is_tail:
         part = raw[-request.max_bytes :]
     elif request.max_bytes is not None:
         part = raw[: request.max_bytes]
     truncated = len(part) < len(raw)
     for lost in range(4 if truncated else 1):  # bytes of a character that the cut splits
         whole = part[: len(part) - lost]
-        if tail:
+        if is_tail:
             whole = part[lost:]
         with suppress(UnicodeDecodeError):
             return {"content": whole.decode("utf-8"), "truncated": truncated}

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.dialects import sep2076, sep2640
-from mcp_skills_server.dialects.dialect import Dialect, Result, is_initial
+from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryContext, Result, is_initial
 from mcp_skills_server.errors import RequestError, UsageError, quoted
 from mcp_skills_server.model import Json, Standing
-from mcp_skills_server.model.clients import client_of
+from mcp_skills_server.model.clients import NativeLimits, client_of
 
 AUTO: Final = "auto"
 """All dialects at once; each client gets those that it can use."""
@@ -54,10 +54,12 @@ class DialectSet(NamedTuple):
         names = {name for name, settings in extensions.items() if is_initial(settings)}
         return tuple(dialect for dialect in self.dialects if names & dialect.extensions.keys())
 
-    def native_standing(self, client: str | None, extensions: Mapping[str, Any]) -> Standing | None:
-        """Return the lowest standing of skills that a host lists natively; None if it does not."""
-        if self._declared(extensions) and client_of(client).shows_skills:
-            return self.least
+    def native_limits(
+        self, client: str | None, extensions: Mapping[str, Any]
+    ) -> NativeLimits | None:
+        """Return the part of `skills/list` that a host shows by itself; None if it shows none."""
+        if self._declared(extensions):
+            return client_of(client).native
         return None
 
     def dialect_of(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
@@ -84,8 +86,8 @@ class DialectSet(NamedTuple):
             key: value for dialect in self.dialects for key, value in dialect.extensions.items()
         }
         if extensions:
-            there = out.get("extensions")
-            out["extensions"] = {**(there if isinstance(there, dict) else {}), **extensions}
+            theirs = out.get("extensions")
+            out["extensions"] = {**(theirs if isinstance(theirs, dict) else {}), **extensions}
         return out
 
 
@@ -102,6 +104,14 @@ def select_dialects(name: str) -> DialectSet:
         key: method for dialect in dialects for key, method in dialect.notifications.items()
     }
     return DialectSet(dialects, max(dialect.least for dialect in dialects), notifications)
+
+
+def entry(context: EntryContext, dialects: Iterable[Dialect]) -> Entry:
+    """Return the entry of a skill in `skills/list`, merged from those of the dialects."""
+    merged: Entry = {}
+    for dialect in dialects:
+        merged |= dialect.entry(context)
+    return merged
 
 
 def with_envelope(dialects: Iterable[Dialect], result: Result, ttl_ms: int) -> Result:

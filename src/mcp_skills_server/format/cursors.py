@@ -73,7 +73,8 @@ def start_key(params: Mapping[str, Any], kind: str) -> str | None:
 
 
 def entry_bytes(skill: Skill) -> int:
-    """Return the approximate bytes of a skill's entry: its frontmatter and its files."""
+    """Return the approximate bytes of a skill's entry: its frontmatter and its file URIs."""
+    # thrice: percent-encoding triples a byte
     files = len(skill.files) * (_FILE + 3 * len(skill.path)) + 3 * sum(map(len, skill.files))
     return len(json.dumps(dict(skill.frontmatter))) + files
 

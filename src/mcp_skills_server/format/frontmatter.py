@@ -131,7 +131,7 @@ def _no_closing(text: str) -> Document:
 
 
 def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
-    """Read the fields. One with a syntax error is quoted or left out, and the others are read."""
+    """Read the fields. One with a syntax error is quoted or ignored, and the others are read."""
     # Imported here: importing YAML takes as long as reading many files.
     from mcp_skills_server.format.yaml_reader import YamlReader
 
@@ -143,9 +143,10 @@ def _read(text: str) -> tuple[YamlReader, dict[str, Json] | None]:
     while (error := _syntax_error(rest)) is not None:
         if not rest.field_line or len(repairs) == _MAX_REPAIRS:
             return reader, None
+        # `rest` begins at `lines[start]` and numbers its first line 2, as all frontmatter
         line = start + (error.line or rest.field_line)
         start += rest.field_line - 2
-        is_first = start not in repairs
+        is_first = start not in repairs  # a field that quotes did not repair is left out
         repair = _repair(lines, start, rest.field, error._replace(line=line), is_first=is_first)
         if repair is None:
             advised = _quoted_field(lines[start : _field_end(lines, start)], start + 2, error)
@@ -172,7 +173,7 @@ def _syntax_error(reader: YamlReader) -> Problem | None:
 def _repair(
     lines: list[str], start: int, key: str, error: Problem, *, is_first: bool
 ) -> Problem | None:
-    """Quote a field's value that holds a colon, or else leave the field out.
+    """Quote a field's value that holds a colon, or else ignore the field.
 
     Returns:
         what was wrong; None if the field cannot be repaired, and name and description never go.
@@ -195,7 +196,7 @@ def _repair(
     lines[start:end] = ["#"] * (end - start)  # the other fields keep their lines
     if key in FLAGS:
         lines[start] = f"{key}:"  # given, without a value that can be read: the skill stays hidden
-    message = f"the field {literal(key)} is left out: {error.message}"
+    message = f"the field {literal(key)} is ignored: {error.message}"
     return problem("yaml-field", message, min(error.line or 0, end + 1), error.hint)
 
 

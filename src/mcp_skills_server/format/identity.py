@@ -20,7 +20,7 @@ _ELSEWHERE: Final = re.compile(
 )
 """URL schemes of remote origins; a path may hold `://` as well."""
 _ON_DISK: Final = re.compile(r"git\+file:", re.IGNORECASE)
-_BEHIND_PLACE: Final = re.compile("(?=[@#])")
+_BEHIND_PATH: Final = re.compile("(?=[@#])")
 """The start of a repository's branch (`@`) or folder (`#`)."""
 _SEPARATORS: Final = re.compile(r"[/\\]")
 
@@ -83,7 +83,7 @@ def origin(skill: Skill) -> str | None:
 def shown_origin(given: str) -> str:
     """Return an origin as clients see it: a remote URL, or the last name of a local path."""
     if _ON_DISK.match(given):
-        path, *more = _BEHIND_PLACE.split(given, maxsplit=1)
+        path, *more = _BEHIND_PATH.split(given, maxsplit=1)
         return f"{_last(path)}{''.join(more)}"
     if _ELSEWHERE.match(given):
         return given

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 # The parser has escaped braces and angle brackets by then.
 _ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|%7B|\$|<|%3C")
 _MAY_LINK: Final = re.compile(r"\]\([ <]*+(?!https?:|#)|\]:")
-_READ: Final = 262_144
+_MAX_READ: Final = 262_144
 """Characters at the start of a body that are searched for references."""
-_PIECE: Final = 16_384
+_MAX_PIECE: Final = 16_384
 _MAX_BRACKETS: Final = 2_000
-"""With `_PIECE`, a bound on parsing: each opening bracket may make the parser scan a whole piece.
+"""With `_MAX_PIECE`, a bound on parsing: at each opening bracket it may scan a whole piece.
 
 None of 911 real bodies comes near either bound. References beyond a bound are not found.
 """
-_HEADING_LINE: Final = 1_024
-_HEADINGS_SEARCH: Final = 65_536
-_HEADINGS_MOST: Final = 40
-_HEADINGS_LENGTH: Final = 2_000
+_MAX_HEADING: Final = 1_024
+_MAX_HEADINGS_SEARCHED: Final = 65_536
+_MAX_HEADINGS: Final = 40
+_MAX_HEADINGS_LENGTH: Final = 2_000
 # A heading, a comment, a fence or a setext underline. It begins with the line end, because
 # searching for one literal character is fast.
 _MARKED_LINE: Final = re.compile(
@@ -80,9 +80,9 @@ def references(body: str, folder: str = "") -> list[Reference]:
     `folder` is the one of the body's file in the skill, to which its links are relative.
     """
     refs: list[Reference] = []
-    known: dict[str, Any] = {}
+    known: dict[str, Any] = {}  # the parser puts the definitions of reference links here
     left = _MAX_BRACKETS
-    for block in _parser().parse(body[:_READ], known):
+    for block in _parser().parse(body[:_MAX_READ], known):
         if block.type != "inline":
             continue
         for line, piece in _pieces(block.content, block.map[0] if block.map else 0):
@@ -95,12 +95,12 @@ def references(body: str, folder: str = "") -> list[Reference]:
 
 
 def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of a block, of a long block line by line, skipping lines over `_PIECE`."""
-    if len(content) <= _PIECE:
+    """Yield (line, text) of a block; of a long one each line, but those over `_MAX_PIECE`."""
+    if len(content) <= _MAX_PIECE:
         yield line, content
         return
     for number, text in enumerate(content.split("\n"), line):
-        if len(text) <= _PIECE:
+        if len(text) <= _MAX_PIECE:
             yield number, text
 
 
@@ -186,7 +186,7 @@ def _normal(path: str) -> str | None:
 def linked_files(refs: list[Reference], files: Collection[str], skip: str) -> dict[str, str]:
     """Return the referenced files in order of first appearance, each with its first link text.
 
-    The file `skip` (SKILL.md itself) is left out, as are directories.
+    The file `skip` (SKILL.md itself) is ignored, as are directories.
     """
     out: dict[str, str] = {}
     for reference in refs:
@@ -213,10 +213,10 @@ def headings(body: str) -> tuple[str, ...]:
 
     Every scan calls this and only a search uses the result, so markup is removed without a parser.
     """
-    lines = islice(_heading_lines(body), _HEADINGS_MOST)
+    lines = islice(_heading_lines(body), _MAX_HEADINGS)
     written = "\n".join(line for _, line in lines)
     out: list[str] = []
-    left = _HEADINGS_LENGTH
+    left = _MAX_HEADINGS_LENGTH
     if _SIGN_OF_MARKUP.search(written):
         written = _MARKUP.sub(r"\1", written)
     for line in written.split("\n"):
@@ -233,14 +233,14 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
     Headings that are quoted or in a list are skipped. A setext heading of several lines is reduced
     to its last line.
     """
-    body = "\n" + body[:_HEADINGS_SEARCH]
+    body = "\n" + body[:_MAX_HEADINGS_SEARCHED]
     fence, comment_end = "", 0
     for match in _MARKED_LINE.finditer(body):
         if match.start() < comment_end:
             continue
         if match[1]:
             if not fence:
-                yield len(match[1]), body[match.end(1) : match.end()].strip()[:_HEADING_LINE]
+                yield len(match[1]), body[match.end(1) : match.end()].strip()[:_MAX_HEADING]
             continue
         if match[2]:
             if not fence:
@@ -257,7 +257,7 @@ def _heading_lines(body: str) -> Iterator[tuple[int, str]]:
         elif ticks:
             fence = ticks[0]
         elif _UNDERLINE.match(line):
-            before = body[body.rfind("\n", 0, match.start()) + 1 : match.start()][:_HEADING_LINE]
+            before = body[body.rfind("\n", 0, match.start()) + 1 : match.start()][:_MAX_HEADING]
             if before and not before.startswith(_NO_PARAGRAPH):
                 yield 1 if text[0] == "=" else 2, before
 

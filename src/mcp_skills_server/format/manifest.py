@@ -129,8 +129,8 @@ def read(
     """
     problems: list[Problem] = []
     if raw is None:
-        return _result(_made(frontmatter, path, problems), True, problems)
-    made = _made(frontmatter, path, [])
+        return _result(_derive(frontmatter, path, problems), True, problems)
+    made = _derive(frontmatter, path, [])
     given = _load(raw, problems)
     if given is None:
         return Findings(None, tuple(problems))
@@ -150,7 +150,7 @@ def _result(fields: Mapping[str, Json], synthesised: bool, problems: list[Proble
 # From the frontmatter
 
 
-def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> dict[str, Json]:
+def _derive(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> dict[str, Json]:
     *above, last = path.split("/")
     written = _field(frontmatter, "version")
     version = parse_version(written or "")
@@ -159,10 +159,11 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
         message = f"the version {written[:100]!r} is not a semantic version"
         problems.append(problem("manifest-form", message, hint=hint))
     directory = parse_version(last.removeprefix("v")) if above else None
+    # Each version may have a directory named after it; the directory above is the skill. A short
+    # name such as `2` may be any number, so the frontmatter must have the same version.
     if directory is not None and (
         not directory.is_short or (version and version.key[:3] == directory.key[:3])
     ):
-        # Each version has a directory named after it; the directory above is the skill.
         *above, last = above
         if version is None:
             version = directory

@@ -111,9 +111,10 @@ def name_of(fields: dict[str, Json]) -> tuple[str | None, Problem | None]:
     """Return the name of a plugin, None if no skill can be served under it, and its problem."""
     name, hint = fields.get("name"), CODES["plugin-name"].hint
     if not isinstance(name, str):
-        return None, problem(_FAULT, "a plugin has no name, and is left out", line_of(fields), hint)
+        text = "a plugin has no name, and is not served"
+        return None, problem(_FAULT, text, line_of(fields), hint)
     if not _SERVED_NAME.fullmatch(name):
-        text = f"a plugin has the name {quoted(name)}, and is left out"
+        text = f"a plugin has the name {quoted(name)}, and is not served"
         return None, problem(_FAULT, text, line_of(name), hint)
     if is_plugin_name(name):
         return str(name), None

@@ -67,7 +67,7 @@ _MAX_INTEGER_DIGITS: Final = 300
 _MAX_SAFE_INTEGER: Final = 2**53
 
 
-def _words(error: yaml.MarkedYAMLError) -> str:
+def _message_of(error: yaml.MarkedYAMLError) -> str:
     reason = " ".join(part for part in (error.context, error.problem) if part)
     return f"not valid YAML: {reason}" if reason else "not valid YAML"
 
@@ -118,7 +118,7 @@ class YamlReader:
         self._expansion = 0
         self._has_comment = " #" in text or "\t#" in text
         self._anchors: dict[str, _Anchor] = {}
-        self._open: set[str] = set()
+        self._open: set[str] = set()  # anchors whose value is being read
         self.field, self.field_line = "", 0
         """The field of the top level that is being read, and its line; 0 outside of fields."""
         self.lines: dict[str, int] = {}
@@ -153,7 +153,7 @@ class YamlReader:
                 message = "not valid YAML: no blank follows the colon"
                 self._report("yaml-syntax", message, (line or 0) - 1, hint)
             else:
-                self._report("yaml-syntax", _words(error), line, _hint(error))
+                self._report("yaml-syntax", _message_of(error), line, _hint(error))
         except yaml.reader.ReaderError as error:  # its position counts bytes or characters
             message = f"YAML does not allow the character U+{error.character:04X}"
             line = self._line(chr(error.character))
@@ -173,6 +173,7 @@ class YamlReader:
         return bisect_left(self._ends, mark.index) + 2
 
     def _line(self, character: str) -> int:
+        """Return the line of the file with the first of these characters."""
         return self._text.partition(character)[0].count("\n") + 2
 
     def _report(
@@ -197,11 +198,12 @@ class YamlReader:
         return value
 
     def _note(self, code: str, event: Any, message: str, hint: str | None = None) -> None:
-        full = len(self.problems) >= MAX_PROBLEMS
-        fatal = CODES[code].allows is Standing.UNUSABLE
-        if fatal or not full:
+        """Report a problem of an event; beyond the limit only a fatal one, and end the reading."""
+        is_full = len(self.problems) >= MAX_PROBLEMS
+        is_fatal = CODES[code].allows is Standing.UNUSABLE
+        if is_fatal or not is_full:
             self._report(code, message, self._line_of(event.start_mark), hint)
-        if fatal and full:
+        if is_fatal and is_full:
             raise _RefusedError
 
     def _value(self, event: Any, depth: int) -> Json:

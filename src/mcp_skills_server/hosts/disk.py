@@ -12,6 +12,7 @@ from typing import Final
 
 from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.hosts.table import HOSTS, Platform, location
 
 _MAX_SIZE: Final = 16 << 20
 _REMEDY: Final = "name the host's file with --config"
@@ -24,6 +25,24 @@ class HostFile:
     target: Path
     raw: bytes | None
     status: os.stat_result | None
+
+
+def this_platform() -> Platform:
+    """Return the folders of this machine and user."""
+    try:
+        return Platform.for_system(sys.platform, Path.home(), Path.cwd(), os.environ)
+    except RuntimeError:
+        raise UsageError("there is no home folder; name the host's file with --config") from None
+
+
+def installed_hosts() -> set[str]:
+    """Return the keys of the hosts that have a configuration file of this user."""
+    installed: set[str] = set()
+    for key, host in HOSTS.items():
+        with suppress(UsageError, OSError):
+            if location(host, this_platform()).is_file():
+                installed.add(key)
+    return installed
 
 
 def read(path: Path) -> HostFile:

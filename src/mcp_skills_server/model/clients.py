@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 Shows: TypeAlias = Literal["text", "structure", "either"]
 Where: TypeAlias = Literal["both", "instructions", "tools"]
 
 MAX_CATALOG: Final = 10_000
 """Maximum length in characters of a list of skills, for clients that truncate nothing."""
+
+
+class NativeLimits(NamedTuple):
+    """The part of `skills/list` that a host reads: the most skills, pages, and bytes of entries."""
+
+    skills: int
+    pages: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +41,8 @@ class Client:
             the text of a prompt.
         keeps_lost_session: it repeats the id of a lost legacy session after HTTP 404, so that a
             restart of the server would end its work.
-        shows_skills: it shows the skills of `skills/list` by itself, if it declares the extension.
-            Inspectors and frameworks declare it and show nothing.
+        native: the part of `skills/list` whose skills it shows by itself, if it declares the
+            extension; None for inspectors and frameworks, which declare it and show nothing.
     """
 
     shows: Shows = "text"
@@ -44,7 +52,7 @@ class Client:
     result_characters: int = 38_000
     makes_templates_of_prompts: bool = False
     keeps_lost_session: bool = False
-    shows_skills: bool = False
+    native: NativeLimits | None = None
 
 
 _AS_JSON: Final = 34_000
@@ -56,7 +64,9 @@ _TABLE: Final = {
         list_in="instructions",
         searches_tools=True,
         result_characters=_AS_JSON,
-        shows_skills=True,
+        # The limits in its program, version 2.1.332. It drops an entry that exceeds them, and all
+        # later ones. It counts the bytes of entries as JSON without blanks.
+        native=NativeLimits(skills=100, pages=20, size=512 << 10),
     ),
     # Shows only the first line of the instructions; with tool search, all of them for each tool.
     "codex": _in_tools(shows="structure", searches_tools=True, result_characters=_AS_JSON),

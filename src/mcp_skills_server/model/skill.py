@@ -39,6 +39,11 @@ class Standing(IntEnum):
     VALID = 2
     """Meets the specification: served everywhere."""
 
+    @property
+    def shown(self) -> str:
+        """Return the standing in the two terms of commands, page and log."""
+        return ("not served", "not listed", "served")[self]
+
 
 def printable(text: str) -> str:
     """Return the text with control characters escaped, for a terminal or a log."""

@@ -135,8 +135,8 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
         yield f"file {path} is a different signature"
         return
     old, new = _lines(was), _lines(now)
-    start = _common_length(old, new)
-    end = _common_length(old[start:][::-1], new[start:][::-1])
+    start = common_length(old, new)
+    end = common_length(old[start:][::-1], new[start:][::-1])
     count = max(len(old), len(new)) - start - end
     if count > _MAX_LINES:
         differ = f"about {count:,} lines are different from line {start + 1} on"
@@ -164,7 +164,7 @@ def _lines(text: str) -> list[str]:
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 
-def _common_length(old: list[str], new: list[str]) -> int:
+def common_length(old: list[str], new: list[str]) -> int:
     """Return the length of the common prefix of two lists of lines."""
     return next(
         (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.installation import missing_extra
 from mcp_skills_server.model import SIGNATURE_FILE, Skill, Standing, printable
 from mcp_skills_server.model.decoding import load_json
+from mcp_skills_server.provenance.keyless import Identity, KeylessVerifier
 
 _MAX_PROVED: Final = 100_000
 _MAX_BYTES: Final = 1 << 20
@@ -41,19 +41,6 @@ class UnsignedError(SkillsServerError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """An identity for keyless signing with sigstore.
-
-    `name` is an e-mail address or a workflow, and `issuer` an OpenID Connect issuer. `trust` is a
-    file with the trust root, or None for sigstore's own.
-    """
-
-    name: str
-    issuer: str
-    trust: Path | None = None
 
 
 class Verifier:
@@ -76,31 +63,25 @@ class Verifier:
             except Exception as error:  # of any type, for any fault that the library finds
                 fault = "this is not a usable public key or certificate"
                 raise _unusable(path, fault, error) from None
+        self._identity_key = ""
         if identity is not None:
-            self._configs.append(partial(_by_identity, identity))
-            try:
-                self._configs[-1]()
-            except Exception as error:
-                raise UsageError(
-                    f"the trust root of sigstore cannot be loaded ({_one_line(error, 200)}); "
-                    "give --trust-root FILE"
-                ) from None
+            keyless = KeylessVerifier(identity)
+            self._identity_key = keyless.key
+            self._configs.append(partial(_by_identity, identity, keyless.trust_config))
 
     def cache_key(self) -> str | None:
         """Return the key for caching proofs, or None if they must not be cached.
 
-        It has the digests of the keys, and the day if one is a certificate. Proofs by an identity,
-        or by a key that has become unreadable, are not cached.
+        It has the digests of the keys, the day if one is a certificate, and those of the identity
+        and its trust root. Proofs by a key that has become unreadable are not cached.
         """
-        if len(self._keys) != len(self._configs):
-            return None
         try:
             raws = [_read(path) for path in self._keys]
         except UsageError:
             return None
         digests = sorted(hashlib.sha256(raw).hexdigest() for raw in raws)
         day = f"{datetime.now(UTC):%Y-%m-%d}" if any(map(_is_certificate, raws)) else ""
-        return " ".join((*digests, day))
+        return " ".join((*digests, day, self._identity_key)).rstrip()
 
     def check(self, files: Files) -> None:
         """Verify the signature of a skill.
@@ -131,7 +112,8 @@ class Verifier:
         # The library skips paths that the signature declares as ignored, but they are served.
         if any(path not in whole for path in files if path != SIGNATURE_FILE):
             raise UnsignedError("signature-files", "it has files that were not signed")
-        _check_is_valid(bundle)
+        if make.func is _by_key:  # sigstore's certificates last minutes; a log has the time
+            _check_is_valid(bundle)
 
 
 def _by_key(path: Path) -> Any:
@@ -145,12 +127,15 @@ def _by_key(path: Path) -> Any:
         return config.use_elliptic_key_verifier(public_key=copy)
 
 
-def _by_identity(identity: Identity) -> Any:
+def _by_identity(identity: Identity, trust_config: str) -> Any:
     """Return a configuration of the library that verifies with sigstore."""
     config = _library().verifying.Config()
-    return config.use_sigstore_verifier(
-        identity=identity.name, oidc_issuer=identity.issuer, trust_config=identity.trust
-    )
+    with tempfile.TemporaryDirectory(prefix="mcp-skills-") as folder:
+        copy = Path(folder, "trust.json")
+        copy.write_text(trust_config)
+        return config.use_sigstore_verifier(
+            identity=identity.name, oidc_issuer=identity.issuer, trust_config=copy
+        )
 
 
 def _is_certificate(raw: bytes) -> bool:
@@ -228,7 +213,7 @@ def _write_files(folder: Path, files: Files) -> Path:
 
 _FAULTS: Final = {
     "signature-files": "its files are not those that were signed",
-    "signature-invalid": "the signature is not by a trusted key, or was changed",
+    "signature-invalid": "the signature is not by a trusted key or identity, or was changed",
 }
 
 

@@ -30,7 +30,7 @@ class BlobStore:
         idle_s: float = 3600,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._least = max(1, most_bytes // most)
+        self._min_charge = max(1, most_bytes // most)
         self._quota = Quota[str]("blobs", most_bytes, name="blob-bytes")
         self._idle_s = idle_s
         self._now = now
@@ -57,8 +57,8 @@ class BlobStore:
             raise QuotaError(message, "blob-bytes")
         name = f"{PREFIX}{secrets.token_hex(16)}"
         # Charge a minimum size for small blobs, which bounds their number too.
-        for gone in self._quota.claim(name, owner, max(len(raw), self._least)):
-            del self._kept[gone]
+        for evicted in self._quota.claim(name, owner, max(len(raw), self._min_charge)):
+            del self._kept[evicted]
         self._kept[name] = raw, self._now()
         return name
 

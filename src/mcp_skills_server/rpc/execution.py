@@ -321,8 +321,9 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
             fields = cast(dict[str, Any], report)
             error = fields.get("error")
             if isinstance(error, dict):
-                of = cast(dict[str, Any], error)
-                return None, (str(of.get("type"))[:MAX_SUMMARY], str(of.get("message"))[:_MAX_LOGS])
+                failure = cast(dict[str, Any], error)
+                kind, message = str(failure.get("type")), str(failure.get("message"))
+                return None, (kind[:MAX_SUMMARY], message[:_MAX_LOGS])
             if "output" in fields:
                 return cast(Json, fields["output"]), None
     return None, ("execution_failed", "the result that the entry point left cannot be parsed")

@@ -378,8 +378,8 @@ class Methods:
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> SkillVersion:
         """Return a skill in this or the latest version; CallError suggests others."""
-        there = catalogue.versions(name)
-        if not there:
+        versions = catalogue.versions(name)
+        if not versions:
             # In a thread, because thousands of names take a while.
             near = await to_thread.run_sync(nearest, name, catalogue.names())
             hint = f"{dialect.LIST} lists all skills"
@@ -388,10 +388,11 @@ class Methods:
             message = f"Unknown skill {printable(name[:100])!r}; {hint}"
             raise CallError(message, _error_data(name, version))
         if version is None:
-            return there[-1]
-        chosen = next((entry for entry in there if entry.manifest.version.text == version), None)
+            return versions[-1]
+        chosen = next((entry for entry in versions if entry.manifest.version.text == version), None)
         if chosen is None:
-            shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
+            latest = versions[-_VERSIONS_SHOWN:]
+            shown = ", ".join(entry.manifest.version.text for entry in latest)
             message = f"{name} has no version {version[:100]!r}; known: {shown}"
             raise CallError(printable(message), _error_data(name, version))
         return chosen

@@ -30,7 +30,7 @@ MAX_MESSAGE: Final = 8 << 20
 """The maximum size of a message, in bytes."""
 MAX_ANSWERS: Final = 8 << 20
 """The response bytes of a batch, after which its remaining calls are refused."""
-_AT_ONCE: Final = 32
+_MAX_AT_ONCE: Final = 32
 """The most concurrent messages; further lines wait unread (backpressure)."""
 
 
@@ -48,7 +48,7 @@ class Rpc:
         except CallError as error:
             return _error(None, error)
         if not isinstance(message, list):
-            return await self._one(message, client)
+            return await self._answer_call(message, client)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
             reason = f"Invalid Request: a batch has 1 to {MAX_BATCH} calls"
@@ -58,7 +58,7 @@ class Rpc:
         for member in batch:
             await anyio.lowlevel.checkpoint()  # be fair to concurrent messages
             is_over = size > MAX_ANSWERS
-            answer = await self._one(member, client, is_over=is_over)
+            answer = await self._answer_call(member, client, is_over=is_over)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer)
@@ -82,7 +82,7 @@ class Rpc:
         message = f"Invalid Request: the message has more than {self.max_message:,} bytes"
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
-    async def _one(
+    async def _answer_call(
         self, message: object, client: Requester, *, is_over: bool = False
     ) -> bytes | None:
         """Return the response to a call, an error if those to its batch `is_over` the limit."""
@@ -99,9 +99,9 @@ class Rpc:
                 )
                 raise CallError(reason, code=INTERNAL_ERROR)
             trace = events.trace_of(call.method, id_=call.id)
-            who, where = client.principal, client.address
+            principal, address = client.principal, client.address
             with events.Request(
-                "skills-protocol", call.method, principal=who, address=where, trace=trace
+                "skills-protocol", call.method, principal=principal, address=address, trace=trace
             ) as request:
                 result = await self.methods.call(call.method, call.params, client)
                 if result.get("status") == "failed":
@@ -128,7 +128,7 @@ async def serve(rpc: Rpc) -> None:
 
 
 async def _answer_lines(rpc: Rpc, pipes: Pipes) -> None:
-    places = anyio.Semaphore(_AT_ONCE)
+    slots = anyio.Semaphore(_MAX_AT_ONCE)
     async with anyio.create_task_group() as tasks:
 
         async def work(line: bytes | None) -> None:
@@ -137,8 +137,8 @@ async def _answer_lines(rpc: Rpc, pipes: Pipes) -> None:
                 if answer is not None:
                     await pipes.send(answer + b"\n")
             finally:
-                places.release()
+                slots.release()
 
         async for line in pipes.lines():
-            await places.acquire()
+            await slots.acquire()
             tasks.start_soon(work, line)

@@ -46,7 +46,7 @@ class ActiveSkills:
 
     def __init__(self) -> None:
         self.paths: tuple[str, ...] = ()
-        """The paths of the loaded skills. A call leaves out those absent or unusable by then."""
+        """The paths of the loaded skills. A call omits those absent or unusable by then."""
         self._active: Active = {}
         """The loaded skills as last read."""
         self._unused: set[str] = set()
@@ -82,9 +82,7 @@ class ActiveSkills:
             fresh = await retry_when_stale(
                 offering.skill_set, lambda view: self._fresh(offering, view, names, kept)
             )
-            # a skill that is loaded again becomes the latest
-            kept = {path: entry for path, entry in kept.items() if path not in fresh}
-            self._replace({**kept, **fresh})
+            self._replace({**kept, **fresh})  # RT-10: one that is loaded again keeps its position
             return loaded_list(fresh), self._active
 
     async def unload(self, offering: Offering, names: Collection[str]) -> Active:

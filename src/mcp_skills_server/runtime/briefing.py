@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os.path import basename
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.disk import is_utf8
@@ -37,13 +37,21 @@ _MAX_COUNTED: Final = 1_000
 """The maximum number of skills whose keywords are counted."""
 
 
+class NativeHost(Protocol):
+    """A host that shows skills by itself. Hashable."""
+
+    def shown(self, snapshot: Snapshot) -> Collection[str]:
+        """Return the paths of the skills that it shows."""
+        ...
+
+
 class _Texts(NamedTuple):
     """The texts of one snapshot."""
 
     overview: Overview
-    instructions: dict[tuple[bool, Client], str]
-    """The instructions without loaded skills, by whether scripts may run, and client."""
-    tools: dict[tuple[bool, bool, Standing | None, Client], list[dict[str, Json]]]
+    instructions: dict[tuple[bool, Client, NativeHost | None], str]
+    """The instructions without loaded skills, by whether scripts may run, client and host."""
+    tools: dict[tuple[bool, bool, NativeHost | None, Client], list[dict[str, Json]]]
     """Tool definitions by whether scripts may run, and the arguments of `Briefing.tools`."""
 
 
@@ -75,7 +83,7 @@ class Briefing:
         if of_all is not None:
             self._texts, self._changes = of_all._texts, of_all._changes
             if skill_set.snapshot is not of_all._skill_set.snapshot:
-                self._preferred = ()  # else others' use would show
+                self._preferred = ()  # their order would show what other principals use
 
     def remember(self) -> bool:
         """List the persisted skills until the first scan ends; return False if unavailable."""
@@ -90,51 +98,54 @@ class Briefing:
         characters = self._settings.overview_characters
         return client.catalog_characters if characters is None else characters
 
-    def instructions(self, active: Sequence[Loaded] | None = None, client: Client = UNKNOWN) -> str:
-        """Return the server instructions, with the `active` skills; "" if there are no skills."""
-        _, texts = self._current()
+    def instructions(
+        self,
+        active: Sequence[Loaded] | None = None,
+        client: Client = UNKNOWN,
+        host: NativeHost | None = None,
+    ) -> str:
+        """Return the server instructions, with the `active` skills; "" if there are no skills.
+
+        They list only the skills that `host` does not show by itself.
+        """
+        snapshot, texts = self._current()
         scripts = self._runs_scripts()
-        if not active and (scripts, client) in texts.instructions:
-            return texts.instructions[scripts, client]
+        if not active and (scripts, client, host) in texts.instructions:
+            return texts.instructions[scripts, client, host]
+        overview = _not_shown(texts.overview, snapshot, host)
         characters = self.characters(client)
         if client.list_in == "tools":
             characters = 0
-        text = runtime.instructions(texts.overview, characters, scripts=scripts, active=active)
+        text = runtime.instructions(overview, characters, scripts=scripts, active=active)
         if not active:
-            texts.instructions[scripts, client] = text
+            texts.instructions[scripts, client, host] = text
         return text
 
     def tools(
-        self, *, handles: bool, elsewhere: Standing | None = None, client: Client = UNKNOWN
+        self, *, handles: bool, host: NativeHost | None = None, client: Client = UNKNOWN
     ) -> list[dict[str, Json]]:
         """Return the cached tool definitions, which the caller must not change.
 
         Args:
             handles: whether the tools take the session as an argument.
-            elsewhere: the lowest standing of the skills that the host lists itself, if any. The
-                tools then list only the skills below it, or none if scripts may run.
+            host: a host that shows skills by itself. The tools list only the other skills. If there
+                are none, only scripts need tools.
         """
         (snapshot, texts), scripts = self._current(), self._runs_scripts()
-        key = scripts, handles, elsewhere, client
+        key = scripts, handles, host, client
         if key not in texts.tools:
-            overview, skills = texts.overview, snapshot.skills
-            characters = most = self.characters(client)
-            if elsewhere is None:
-                if client.list_in == "instructions":
-                    characters = 0
-            elif scripts:
+            overview = _not_shown(texts.overview, snapshot, host)
+            limit = characters = self.characters(client)
+            if client.list_in == "instructions":
                 characters = 0
-            else:
-                rest = [
-                    offer for offer in overview.offers if skills[offer.path].standing < elsewhere
-                ]
-                overview = overview._replace(offers=rest, more=False)
-            words: list[str] = []
-            if client.searches_tools and elsewhere is None:
-                counted = [skills[offer.path] for offer in overview.offers[:_MAX_COUNTED]]
-                words = _words_of(counted, min(most, OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
+            keywords: list[str] = []
+            if client.searches_tools:
+                counted = [snapshot.skills[offer.path] for offer in overview.offers[:_MAX_COUNTED]]
+                keywords = _keywords_of(counted, min(limit, OVERVIEW_CHARACTERS) - _ABOUT_SEARCH)
+            if scripts and not overview:
+                overview, characters = texts.overview, 0
             texts.tools[key] = runtime.definitions(
-                overview, characters, scripts=scripts, handles=handles, words=words
+                overview, characters, scripts=scripts, handles=handles, words=keywords
             )
         return texts.tools[key]
 
@@ -179,10 +190,10 @@ class Briefing:
             self._remembered = None  # the scan has replaced it
         snapshot = self._remembered or self._skill_set.snapshot
         more = not is_read and self._remembered is None
-        kept = self._texts.get(snapshot)
-        if kept is None or kept.overview.more != more:
-            kept = self._texts[snapshot] = self._write(snapshot, more=more)
-        return snapshot, kept
+        texts = self._texts.get(snapshot)
+        if texts is None or texts.overview.more != more:
+            texts = self._texts[snapshot] = self._write(snapshot, more=more)
+        return snapshot, texts
 
     def _write(self, snapshot: Snapshot, *, more: bool) -> _Texts:
         usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
@@ -238,6 +249,15 @@ class Briefing:
         self._changes.extend((now, path, 1) for path in after - before)
 
 
+def _not_shown(overview: Overview, snapshot: Snapshot, host: NativeHost | None) -> Overview:
+    """Return the overview without the skills that the host shows by itself."""
+    if host is None:
+        return overview
+    shown = host.shown(snapshot)
+    offers = [offer for offer in overview.offers if offer.path not in shown]
+    return overview._replace(offers=offers, more=False)
+
+
 def name_of(skill: Skill, snapshot: Snapshot) -> str:
     """Return the name by which a model loads a skill."""
     return identity.name_of(skill, snapshot, Standing.LENIENT)
@@ -247,7 +267,7 @@ def _offered(skills: Mapping[str, Skill]) -> set[str]:
     return {path for path, skill in skills.items() if runtime.is_offered(skill)}
 
 
-def _words_of(skills: Iterable[Skill], characters: int) -> list[str]:
+def _keywords_of(skills: Iterable[Skill], characters: int) -> list[str]:
     """Return the keywords that fit: frequent ones of names and tags, then of descriptions."""
     named: Counter[str] = Counter()
     described: Counter[str] = Counter()

@@ -9,18 +9,18 @@ from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 _LARGE: Final = 1 << 20
-_LARGE_AT_ONCE: Final = 2
+_MAX_AT_ONCE: Final = 2
 
 
 class _LoopLimits:
     """Concurrency limits of one event loop."""
 
     def __init__(self) -> None:
-        self.owners = WeakValueDictionary[Hashable, asyncio.Lock]()
-        self.all = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self.locks = WeakValueDictionary[Hashable, asyncio.Lock]()  # by owner
+        self.slots = asyncio.Semaphore(_MAX_AT_ONCE)
 
 
-_turns: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopLimits]()
+_limits: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopLimits]()
 
 
 @asynccontextmanager
@@ -33,9 +33,9 @@ async def limit_large_answers(size: int, owner: Hashable) -> AsyncGenerator[None
     if size <= _LARGE:
         yield
         return
-    turns = _turns.setdefault(asyncio.get_running_loop(), _LoopLimits())
-    lock = turns.owners.get(owner)
+    limits = _limits.setdefault(asyncio.get_running_loop(), _LoopLimits())
+    lock = limits.locks.get(owner)
     if lock is None:
-        lock = turns.owners[owner] = asyncio.Lock()
-    async with lock, turns.all:
+        lock = limits.locks[owner] = asyncio.Lock()
+    async with lock, limits.slots:  # in this order: who waits for the own lock takes no slot
         yield

@@ -115,6 +115,7 @@ class Offering:
         if wanted[: len(SCHEME)].lower() == SCHEME:
             target = wanted.rstrip("/").removesuffix(f"/{SKILL_MD}")
             served = uris.find(snapshot, f"{target}/{SKILL_MD}", Standing.LENIENT)
+            # the SKILL.md of an unusable nested skill is only a file of the skill around it
             if served is None or served[1] != SKILL_MD:
                 return None
             return served[0]

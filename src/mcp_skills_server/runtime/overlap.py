@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from typing import Final, NamedTuple
 
 from mcp_skills_server.model import Skill
@@ -20,7 +21,7 @@ _COMMON: Final = 200
 """Words of more skills than this select no candidate pairs."""
 _COPY_SIMILARITY: Final = 0.8
 """The minimum Jaccard similarity of the descriptions of copies of one name."""
-_COMPARED: Final = 16
+_MAX_COMPARED: Final = 16
 """The maximum number of skills of one name that each further one is compared with."""
 
 
@@ -55,7 +56,8 @@ def _overlap(own: frozenset[str], other: Skill, theirs: frozenset[str]) -> Overl
 def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
     """Return the pairs of skills with an overlap of at least `least`, the most similar first.
 
-    Only skills that share a rare word are compared, which avoids quadratic time.
+    A pair with that overlap shares one of the rarest words of its smaller skill (prefix filtering),
+    so only the skills that hold these words are compared.
     """
     words = [deciding_words(skill) for skill in skills]
     holders: defaultdict[str, list[int]] = defaultdict(list)
@@ -64,16 +66,18 @@ def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
             holders[word].append(number)
     overlapping: list[tuple[Skill, Overlap]] = []
     for number, own in enumerate(words):
+        rarest = sorted(own, key=lambda word: (len(holders[word]), word))
         candidates: set[int] = set()
-        for word in own:
+        for word in rarest[: len(own) - ceil(least * len(own)) + 1]:
             if len(holders[word]) <= _COMMON:
                 candidates.update(holders[word])
         for other in candidates:
-            if other <= number:
-                continue  # compared before
-            overlap = _overlap(own, skills[other], words[other])
+            if (len(words[other]), other) <= (len(own), number):
+                continue  # compared as the smaller one
+            first, second = sorted((number, other))
+            overlap = _overlap(words[first], skills[second], words[second])
             if overlap.share >= least:
-                overlapping.append((skills[number], overlap))
+                overlapping.append((skills[first], overlap))
     return sorted(overlapping, key=lambda pair: (-pair[1].share, pair[0].path, pair[1].other.path))
 
 
@@ -92,21 +96,21 @@ def group_copies(skills: Iterable[Skill]) -> Iterator[tuple[Skill, list[Skill]]]
 
     Of many skills of one name only the first few are compared by words, to keep the time linear.
     """
-    same: dict[tuple[str, str], list[Skill]] = {}
-    firsts: dict[str, list[tuple[Skill, list[Skill]]]] = {}
-    order: list[tuple[Skill, list[Skill]]] = []
+    copies_by_text: dict[tuple[str, str], list[Skill]] = {}
+    compared_by_name: dict[str, list[tuple[Skill, list[Skill]]]] = {}
+    groups: list[tuple[Skill, list[Skill]]] = []
     for skill in skills:
-        key = skill.name, skill.description
-        copies = same.get(key)
+        text = skill.name, skill.description
+        copies = copies_by_text.get(text)
         if copies is None:
-            known = firsts.setdefault(skill.name, [])
-            copies = next((copies for first, copies in known if is_copy(first, skill)), None)
+            compared = compared_by_name.setdefault(skill.name, [])
+            copies = next((copies for first, copies in compared if is_copy(first, skill)), None)
             if copies is None:
-                same[key] = []
-                order.append((skill, same[key]))
-                if len(known) < _COMPARED:
-                    known.append(order[-1])
+                copies_by_text[text] = []
+                groups.append((skill, copies_by_text[text]))
+                if len(compared) < _MAX_COMPARED:
+                    compared.append(groups[-1])
                 continue
-            same[key] = copies
+            copies_by_text[text] = copies
         copies.append(skill)
-    return iter(order)
+    return iter(groups)

@@ -19,7 +19,13 @@ from mcp_skills_server.catalog.views import View
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.overlap import group_copies
 from mcp_skills_server.runtime.search_index import MAX_HITS, SENTENCE_WEIGHTS, SearchIndex, Term
-from mcp_skills_server.runtime.search_text import COMMON_WORDS, STOP_WORDS, words_of
+from mcp_skills_server.runtime.search_text import (
+    COMMON_WORDS,
+    MAX_KEYWORDS,
+    MAX_QUERY_CHARACTERS,
+    STOP_WORDS,
+    words_of,
+)
 from mcp_skills_server.runtime.thesaurus import thesaurus
 
 if TYPE_CHECKING:
@@ -52,19 +58,16 @@ def fuse(first: Ranking, second: Ranking, weight: float = 1.0) -> Ranking:
 
 def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> Ranking:
     """Add the scores of the first places, where ties share a place, and return the other rows."""
-    position, before = 0, None
+    position, previous = 0, None
     for count, (row, rank) in enumerate(ranking):
-        if rank != before:
-            position, before = count, rank
+        if rank != previous:
+            position, previous = count, rank
         if position >= FUSED or count >= _MAX_EQUALS:
             return chain([(row, rank)], ranking)
         scores[row] += weight / (_RRF_K + position)
     return ranking
 
 
-_QUERY_LENGTH: Final = 2_000
-_QUERY_WORDS: Final = 24
-"""The maximum number of characters, and of words, of a query that are used."""
 _MAX_CORRECTED: Final = 6
 """The maximum number of words of a query whose spelling is corrected."""
 _MIN_SENTENCE_WORDS: Final = 3
@@ -186,7 +189,7 @@ class _Indexed(SearchIndex):
 
         `semantic` has the paths of semantically similar skills with their similarities.
         """
-        words = words_of(query[:_QUERY_LENGTH])
+        words = words_of(query[:MAX_QUERY_CHARACTERS])
         exact = self.exact_matches("".join(words))
         yield from (Hit(skill, None) for skill in self.skills(exact))
         for rank, equals in groupby(self._ranked(words, semantic), key=itemgetter(1)):
@@ -196,11 +199,12 @@ class _Indexed(SearchIndex):
     def _ranked(self, words: list[str], semantic: Sequence[tuple[str, float]]) -> Ranking:
         keywords = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))
         if keywords:
+            # rows begin with 1
             alike = [(row, -share) for path, share in semantic if (row := self._rows.get(path))]
-            return self._by_texts(keywords[:_QUERY_WORDS], words, alike)
+            return self._by_texts(keywords[:MAX_KEYWORDS], words, alike)
         # The query has stop words only, which may still be part of a name, or its beginning while
         # the user types.
-        terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
+        terms = [Term(word) for word in dict.fromkeys(words[:MAX_KEYWORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
         return self.ranked(terms, names_only=True)
@@ -217,7 +221,7 @@ class _Indexed(SearchIndex):
             keywords = [word for word in keywords if word not in COMMON_WORDS] or keywords
         terms = self._terms(keywords, words[-1])
         # A concept of several words counts several times: BM25 adds up the repetitions of a term.
-        meanings = Counter(thesaurus().concepts(words[:_QUERY_WORDS], parts=True))
+        meanings = Counter(thesaurus().concepts(words[:MAX_KEYWORDS], parts=True))
         concepts = self._selective(self.hits(map(Term, meanings)))
         terms += [term for term in concepts for _ in range(min(meanings[term.word], _MAX_REPEATS))]
         if terms and not is_sentence:
@@ -242,7 +246,7 @@ class _Indexed(SearchIndex):
 
     def nearest(self, query: str) -> Iterator[Skill]:
         """Return the skills with names most similar to words of the query, the best first."""
-        words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
+        words = dict.fromkeys(words_of(query[:MAX_QUERY_CHARACTERS])[:MAX_KEYWORDS])
         keywords = [word for word in words if word not in STOP_WORDS]
         similar = [self.descriptions.similar(word, _SUGGESTION_SIMILARITY) for word in keywords]
         rows = self.ranked([*map(Term, chain(*similar))], names_only=True)
@@ -253,30 +257,30 @@ class _Indexed(SearchIndex):
 
         For a word without hits these are the words that are similar to it.
         """
-        found: dict[Term, int] = {}
-        looked_at = 0
+        counts: dict[Term, int] = {}
+        corrected = 0
         for word in words:
             terms = [Term(word)]
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
             hits = self.hits(terms)
-            if max(hits.values()) * 1_000 <= len(self) and looked_at < _MAX_CORRECTED:
-                looked_at += 1
+            if max(hits.values()) * 1_000 <= len(self) and corrected < _MAX_CORRECTED:
+                corrected += 1
                 hits |= self.hits(map(Term, self.titles.corrections(word)))
             if not any(hits.values()):
                 hits |= self.hits(map(Term, self.descriptions.similar(word)))
-            found |= hits
+            counts |= hits
         # If every word is in most skills, rank by the rarest one alone.
-        rarest = sorted(found, key=lambda term: found[term] or len(self) + 1)[:1]
-        return self._selective(found) or [term for term in rarest if found[term]]
+        rarest = sorted(counts, key=lambda term: counts[term] or len(self) + 1)[:1]
+        return self._selective(counts) or [term for term in rarest if counts[term]]
 
     def _selective(self, terms: Mapping[Term, int], most: int = MAX_HITS) -> list[Term]:
         """Return the terms of at most half of the skills, rarest first, within `most` hits."""
         selective = {term: hits for term, hits in terms.items() if 0 < hits <= len(self) // 2}
         chosen: list[Term] = []
-        weighed = 0
+        total = 0
         for term, hits in sorted(selective.items(), key=lambda pair: (pair[1], pair[0].word)):
-            weighed += hits
-            if weighed <= most or not chosen:
+            total += hits
+            if total <= most or not chosen:
                 chosen.append(term)
         return chosen

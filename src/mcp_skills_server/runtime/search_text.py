@@ -24,8 +24,9 @@ _NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
 _NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
 _LETTER_WORD: Final = re.compile(r"[^\W\d_]+")
 _STEM: Final = 4
-_QUESTION_LENGTH: Final = 2_000
-_QUESTION_WORDS: Final = 24
+MAX_QUERY_CHARACTERS: Final = 2_000
+MAX_KEYWORDS: Final = 24
+"""The maximum number of characters, and of words, of a query that are used."""
 _LETTERS: Final = str.maketrans(
     {code: char.lower() if (char := chr(code)).isalpha() else " " for code in range(128)}
 )
@@ -108,30 +109,30 @@ def title_words(texts: Texts) -> set[str]:
     return words | {word[:-1] for word in words if len(word) > 4 and word[-1] == "s" != word[-2]}
 
 
-def matched_fields(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
+def matched_fields(skill: Skill, query: str) -> Sequence[tuple[str, Sequence[str]]]:
     """Return the fields that contain words of the query, or other forms of them, and these words.
 
     This explains a hit to a person. It is empty if only similar words, concepts or embeddings
     matched.
     """
-    words = dict.fromkeys(words_of(question[:_QUESTION_LENGTH]))
-    asked = [word for word in words if word not in STOP_WORDS][:_QUESTION_WORDS]
+    words = dict.fromkeys(words_of(query[:MAX_QUERY_CHARACTERS]))
+    keywords = [word for word in words if word not in STOP_WORDS][:MAX_KEYWORDS]
     fields: list[tuple[str, Sequence[str]]] = []
     for field, text in zip(FIELDS, texts_of(skill), strict=True):
-        there = words_of(text)
+        own = words_of(text)
         # One string to search, for speed: a page has a hundred skills.
-        listed = "".join(f"\n{word}" for word in there)
-        hits = [word for word in asked if f"\n{word}" in listed or _has_form(word, there, listed)]
+        lines = "".join(f"\n{word}" for word in own)
+        hits = [word for word in keywords if f"\n{word}" in lines or _has_form(word, own, lines)]
         if hits:
             fields.append((field, hits))
     return fields
 
 
-def _has_form(asked: str, there: Sequence[str], listed: str) -> bool:
-    """Return True if a word of `there` is another form of `asked`, by its stem and length."""
-    return f"\n{asked[:_STEM]}" in listed and any(
+def _has_form(keyword: str, words: Sequence[str], lines: str) -> bool:
+    """Return True if one of `words` is another form of `keyword`, by its stem and length."""
+    return f"\n{keyword[:_STEM]}" in lines and any(
         len(word) >= _STEM
-        and asked.startswith(word[: max(_STEM, len(word) - 2)])
-        and abs(len(asked) - len(word)) < 4
-        for word in there
+        and keyword.startswith(word[: max(_STEM, len(word) - 2)])
+        and abs(len(keyword) - len(word)) < 4
+        for word in words
     )

@@ -41,6 +41,7 @@ class TicketSessions(Sessions):
         from hmac import compare_digest
         from urllib.parse import unquote
 
+        # fewer parts than `_ticket` joins if the model altered it, or no skill was loaded
         identifier, issued, _, names = (*handle.split(".", 3), "", "", "")[:4]
         if self._find_local(identifier, owner) is None:
             tickets = self._ticket(identifier, issued, names), handle

@@ -123,7 +123,7 @@ class SharedSessions(Sessions):
             elif text != known.text:
                 record = self._record(text, handle, owner)
                 session.loaded.paths = record.skills
-                session.since = _moved(record.since, time.time(), time.monotonic())
+                session.since = _on_clock(record.since, time.time(), time.monotonic())
                 session.scripts_at = record.scripts_at
                 if record.scripts_at == self._here:
                     session.scripts_at = THIS_PROCESS
@@ -169,8 +169,8 @@ class SharedSessions(Sessions):
         if record is None or known.change_count != count:
             record = SessionRecord(
                 version=_VERSION,
-                owner=_owner(owner),
-                since=_moved(session.since, time.monotonic(), time.time()),
+                owner=_hash_of(owner),
+                since=_on_clock(session.since, time.monotonic(), time.time()),
                 skills=session.loaded.paths,
             )
         at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
@@ -208,12 +208,12 @@ class SharedSessions(Sessions):
             logger.warning("a shared session record is invalid: %s", reason, extra=REPEATS)
             raise UnknownSessionError(handle) from None
         # As bytes: `compare_digest` rejects non-ASCII text, which a foreign record may hold.
-        if not compare_digest(record.owner.encode(), _owner(owner).encode()):
+        if not compare_digest(record.owner.encode(), _hash_of(owner).encode()):
             raise UnknownSessionError(handle)
         return record
 
 
-def _moved(at: float, now: float, now_there: float) -> float:
+def _on_clock(at: float, now: float, now_there: float) -> float:
     """Convert a time to another clock, by the present time of both.
 
     Replicas share only the wall clock, whose jumps must not affect the times of a process.
@@ -226,7 +226,7 @@ def _group(owner: Owner | None) -> str | None:
     return None if owner is None else owner.key
 
 
-def _owner(owner: str | None) -> str:
+def _hash_of(owner: str | None) -> str:
     """Return the hash of an owner for a record; "" for None."""
     if owner is None:
         return ""

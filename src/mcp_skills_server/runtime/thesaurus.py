@@ -51,16 +51,16 @@ class Thesaurus:
         With `parts` an unknown long word may be a compound of known words.
         """
         for start, word in enumerate(words):
-            numbers = self._of(word)
+            numbers = self._groups_of(word)
             if not numbers and parts and 2 * _MIN_PART <= len(word) <= _MAX_LENGTH:
-                numbers = self._of_parts(word)
+                numbers = self._groups_of_parts(word)
             for phrase, number in self._phrases.get(word, ()):
                 if words[start : start + len(phrase)] == phrase:
                     numbers += (number,)
             for number in dict.fromkeys(numbers):
                 yield f"c{number}x"
 
-    def _of(self, word: str) -> tuple[int, ...]:
+    def _groups_of(self, word: str) -> tuple[int, ...]:
         if len(word) > _MAX_LENGTH:
             return ()
         numbers = self._words.get(word, ())
@@ -76,13 +76,14 @@ class Thesaurus:
             numbers += self._stems.get(word[:length], ())
         return numbers
 
-    def _of_parts(self, word: str) -> tuple[int, ...]:
+    def _groups_of_parts(self, word: str) -> tuple[int, ...]:
+        """Return the groups of both parts of a compound, or those of one part if that is known."""
         for cut in range(_MIN_PART, len(word) - _MIN_PART + 1):
-            first, second = self._of(word[:cut]), self._of(word[cut:])
+            first, second = self._groups_of(word[:cut]), self._groups_of(word[cut:])
             if first and second:
                 return first + second
         for cut in range(_MIN_PART, len(word) - _MIN_PART + 1):
-            if synonyms := self._of(word[:cut]) or self._of(word[cut:]):
+            if synonyms := self._groups_of(word[:cut]) or self._groups_of(word[cut:]):
                 return synonyms
         return ()
 

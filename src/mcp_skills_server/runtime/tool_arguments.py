@@ -35,12 +35,12 @@ def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") ->
     located = "/".join(uris.segments(wanted) or ())
     if located.startswith(f"{skill.path}/") and located[len(skill.path) + 1 :] in paths:
         return located[len(skill.path) + 1 :]
-    below_it = plain.rstrip("/") + "/"
     kind = "file"
     if below:
         kind = f"file below {below}"
     problem, lead, near = f"is not a {kind} of the skill {skill.name}", "there is", list(paths)
-    if inside := [path for path in paths if path.startswith(below_it)]:
+    folder = plain.rstrip("/") + "/"
+    if inside := [path for path in paths if path.startswith(folder)]:
         problem, near = "is a directory", inside
     elif close := nearest(plain, paths, _SUGGESTED):
         lead, near = "nearest", close

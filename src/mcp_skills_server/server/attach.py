@@ -31,13 +31,13 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime as tool_dialect
 from mcp_skills_server.dialects.dialect import is_initial
 from mcp_skills_server.errors import RequestError, UsageError
-from mcp_skills_server.format import cursors
+from mcp_skills_server.format import cursors, uris
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, uri
 from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import prompts, resources, sdk
+from mcp_skills_server.server import listing, prompts, resources, sdk
 from mcp_skills_server.server.attachment import Attachment, server_features
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Settings
@@ -69,6 +69,7 @@ _LISTS: Final = {
     "skills/list": "skills",
 }
 """List methods that a server may have itself, with the key of the items in the result."""
+# of a list of the server's own: method, key of the items in the result, field that identifies one
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _RESOURCES: Final = ("resources/list", "resources", "uri")
@@ -248,10 +249,7 @@ class MergedHandlers:
         }
         if _CALL in ours and self._tool_skills:
             ours[_CALL] = self._call_our_tool
-        ours |= {
-            "resources/subscribe": self._subscribe,
-            "resources/unsubscribe": self._unsubscribe,
-        }
+        ours |= {"resources/subscribe": self._subscribe, "resources/unsubscribe": self._unsubscribe}
         for method, handler in ours.items():
             if method in _LISTS:
                 self._add_list(method, _LISTS[method], handler)
@@ -321,12 +319,12 @@ class MergedHandlers:
                 return await ours(ctx, params)
             if params.cursor is not None:
                 kind, inner = cursors.decode(params.cursor)
-            if kind != _THEIRS:
+            if kind != _THEIRS:  # past the server's own pages
                 return await self._without_hidden(ctx, method, key, await ours(ctx, params))
-            own: BaseModel = params.model_copy(update={"cursor": inner})
-            if not isinstance(own, theirs.params_type):  # of the SDK's extension `Skills`
-                own = theirs.params_type.model_validate({"cursor": inner})
-            page: dict[str, Any] = {"ttlMs": 0, **_as_dict(await theirs.handler(ctx, own))}
+            unwrapped: BaseModel = params.model_copy(update={"cursor": inner})
+            if not isinstance(unwrapped, theirs.params_type):  # of the SDK's extension `Skills`
+                unwrapped = theirs.params_type.model_validate({"cursor": inner})
+            page: dict[str, Any] = {"ttlMs": 0, **_as_dict(await theirs.handler(ctx, unwrapped))}
             if key in {"resources", "skills"}:  # tools do not wait for the first scan
                 await self._attachment.ready()
             page[key] = [item for item in page[key] if not self._is_hidden(ctx, key, item)]
@@ -334,6 +332,7 @@ class MergedHandlers:
             if more is not None:
                 page["nextCursor"] = cursors.encode(_THEIRS, str(more))
                 return page | {"cacheScope": "private"}
+            # their last page, joined with our first one
             mine = await ours(replace(ctx, params={}), params)
             mine = await self._without_hidden(ctx, method, key, mine)
             mine |= {key: [*page[key], *mine[key]]}
@@ -392,9 +391,14 @@ class MergedHandlers:
 
     def _pointer(self, ctx: Context, skill: str) -> str:
         """Return the line that tells a model to load the skill of a tool, by URI."""
-        settings, (client, extensions) = self._attachment.settings, sdk.host_of(ctx)
+        settings, view = self._attachment.settings, self._view(ctx)
+        host = listing.host_listing(view.skill_set, settings, *sdk.host_of(ctx))
+        served = uris.find(view.snapshot, skill, settings.least)
+        is_shown = (
+            host is not None and served is not None and served[0].path in host.shown(view.snapshot)
+        )
         line = f"The skill {skill} explains this tool: load it"
-        if settings.tools and settings.spoken.native_standing(client, extensions) is None:
+        if settings.tools and not is_shown:
             line += f" with {tool_dialect.LOAD}"
         return f"{line}."
 
@@ -503,8 +507,8 @@ class MergedHandlers:
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         theirs, notifier = self._theirs[_LISTEN], self._attachment.notifier
-        ours = theirs is None or notifier.relays or self._is_about_skills(params.notifications)
-        if theirs is not None and not ours:  # a custom handler, whose events cannot be relayed
+        is_ours = notifier.relays or self._is_about_skills(params.notifications)
+        if theirs is not None and not is_ours:  # a custom handler, whose events cannot be relayed
             return await theirs.handler(ctx, params)
         # Acknowledge after the first scan, so that no later change lacks a notification.
         await self._attachment.ready()

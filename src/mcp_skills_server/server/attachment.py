@@ -27,14 +27,14 @@ from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import notify, prompts, resources, skills
+from mcp_skills_server.server import listing, notify, prompts, resources, skills
 from mcp_skills_server.server.notify import Notice, Notifier, Peer, RecentNotifications
 from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
 from mcp_skills_server.server.tools import Tools
 
 _SCAN_AWAITED_S: Final = 1.0
 """Seconds that handshake and `tools/list` wait for the first scan: some thousand skills."""
-_TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
+_TOOLS: Final = Notice(runtime.LIST_CHANGED)
 _LIST_TOOLS: Final = "tools/list"
 
 
@@ -208,7 +208,7 @@ class Attachment:
         """Advertise our capabilities and instructions in a handshake's result.
 
         Without grants this waits for a moment at most. The instructions of the server to which this
-        is attached come first. A host that lists skills natively gets none of ours.
+        is attached come first. Ours do not name the skills that the host shows by itself.
         """
         settings = self.settings
         capabilities = settings.spoken.with_capabilities(result.get("capabilities") or {})
@@ -219,11 +219,13 @@ class Attachment:
         if settings.tools and runtime.apps.is_declared(extensions):
             _merge(capabilities, "extensions", {runtime.apps.EXTENSION: {}})
         instructions = pending = None
-        if settings.tools and settings.spoken.native_standing(client, extensions) is None:
+        if settings.tools:
             await self.wait_for_listable()
             skill_set = self.views.for_principal(principal)
-            instructions = self.tools.instructions(skill_set, client)
-            pending = runtime.unread_notice(skill_set.unread_sources())
+            host = listing.host_listing(skill_set, settings, client, extensions)
+            instructions = self.tools.instructions(skill_set, host, client)
+            if host is None:
+                pending = runtime.unread_notice(skill_set.unread_sources())
         text = "\n\n".join(filter(None, (result.get("instructions"), instructions, pending)))
         return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}
 
@@ -234,8 +236,8 @@ class Attachment:
         asyncio.get_running_loop().call_soon(self._compare_tools)
         if self._recent is not None:
             # A client of this replica may still read from a replica with older skills.
-            every = [(method, None) for method in notify.list_notices(self.settings).values()]
-            self._recent.add(lambda: self.notifier.publish(every), announce=False)
+            lists = [*map(Notice, notify.list_notices(self.settings).values())]
+            self._recent.add(lambda: self.notifier.publish(lists), announce=False)
 
     def _compare_tools(self) -> None:
         """Notify clients if the first scan changed the tools that they were shown before it."""
@@ -288,15 +290,15 @@ class Attachment:
         """Return the notices for a principal whose permissions change from `old` to `new`."""
         notices = self._notices(self.views.difference(old, new))
         if self.settings.tools and _TOOLS not in notices:
-            sets = self.views.granted(old), self.views.granted(new)
-            if self.tools.tool_variants(sets[0]) != self.tools.tool_variants(sets[1]):
+            before = self.tools.tool_variants(self.views.granted(old))
+            if before != self.tools.tool_variants(self.views.granted(new)):
                 notices.append(_TOOLS)
         return notices
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:
-    there = capabilities.get(key)
-    capabilities[key] = {**(there if isinstance(there, dict) else {}), **ours}
+    theirs = capabilities.get(key)
+    capabilities[key] = {**(theirs if isinstance(theirs, dict) else {}), **ours}
 
 
 def server_features(

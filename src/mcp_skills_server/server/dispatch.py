@@ -295,8 +295,8 @@ async def _report_progress(request: PendingRequest, seconds: float) -> None:
     meta: Params = (request.params or {}).get("_meta") or {}
     token = meta.get("progressToken")
     if token is not None and not request.is_done:
-        said = f"running for {seconds:.0f} s"
-        progress = {"progressToken": token, "progress": seconds, "message": said}
+        text = f"running for {seconds:.0f} s"
+        progress = {"progressToken": token, "progress": seconds, "message": text}
         await request.send("notifications/progress", progress)
 
 

@@ -89,9 +89,11 @@ def shape_error(value: Any, shape: Shape, name: str = "params") -> str | None:
 def _field_error(fields: Mapping[str, Any], key: str, shape: Shape, name: str) -> str | None:
     plain = key.removesuffix("?")
     if plain == "*":
-        given = {at: value for at, value in fields.items() if value is not None or plain == key}
+        is_optional = plain != key  # then null counts as absent
         return _first(
-            shape_error(value, shape, f"{name}.{at[:100]}") for at, value in given.items()
+            shape_error(value, shape, f"{name}.{field[:100]}")
+            for field, value in fields.items()
+            if not (is_optional and value is None)
         )
     if plain != key and fields.get(plain) is None:
         return None

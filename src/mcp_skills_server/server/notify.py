@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.access.grants import Permissions
@@ -27,7 +27,7 @@ from mcp_skills_server.dialects import resources as resource_dialect
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, SkillsServerError
 from mcp_skills_server.format import uris
-from mcp_skills_server.model import Changes
+from mcp_skills_server.model import Changes, Json, Skill
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry.load import Occupancy
@@ -51,10 +51,15 @@ _REMEMBERED_S: Final = 600.0
 """Seconds for which sent notifications may be repeated: large repositories take minutes."""
 _MAX_REMEMBERED: Final = 256
 
-Notice: TypeAlias = "tuple[str, str | None]"
-"""A notification method, and the URI of its resource or None."""
 Send: TypeAlias = Callable[[str, "dict[str, Any] | None"], Awaitable[None]]
 """Sends a notification with this method and params."""
+
+
+class Notice(NamedTuple):
+    """A notification's method, and the URI of the resource that it is about."""
+
+    method: str
+    uri: str | None = None
 
 
 class ClientLeftError(SkillsServerError):
@@ -119,21 +124,23 @@ def notices(changes: Changes, settings: Settings, *, tools: bool) -> list[Notice
     out: list[Notice] = []
     changed = {path for path, _ in changes.files}
     if before.keys() != after.keys() or changed & before.keys():
-        out += [(method, None) for method in settings.spoken.notifications.values()]
-    shown = [
-        {path: resource_dialect.descriptor(skill) for path, skill in skills.items()}
-        for skills in (before, after)
-    ]
-    if shown[0] != shown[1]:
-        out.append((resource_dialect.LIST_CHANGED, None))
+        out += map(Notice, settings.spoken.notifications.values())
+    if _descriptors(before) != _descriptors(after):
+        out.append(Notice(resource_dialect.LIST_CHANGED))
     served = before.keys() | after.keys()
-    files = [file for file in sorted(changes.files) if file[0] in served]
-    out += [(resource_dialect.UPDATED, uris.uri(*file)) for file in files]
+    for skill_path, file_path in sorted(changes.files):
+        if skill_path in served:
+            out.append(Notice(resource_dialect.UPDATED, uris.uri(skill_path, file_path)))
     if tools:
-        out.append((runtime.LIST_CHANGED, None))
+        out.append(Notice(runtime.LIST_CHANGED))
     if settings.prompts and prompts.changed(changes, settings):
-        out.append((prompt_dialect.LIST_CHANGED, None))
+        out.append(Notice(prompt_dialect.LIST_CHANGED))
     return out
+
+
+def _descriptors(skills: Mapping[str, Skill]) -> dict[str, Json]:
+    """Return what `resources/list` has of each skill."""
+    return {path: resource_dialect.descriptor(skill) for path, skill in skills.items()}
 
 
 class NoticeQueue:
@@ -173,7 +180,7 @@ class NoticeQueue:
         return notice
 
 
-class _Legacy:
+class _LegacyClient:
     """An initialized legacy client: queue, subscribed URIs, and permissions at registration."""
 
     def __init__(self, principal: Principal | None, permissions: Permissions | None) -> None:
@@ -182,7 +189,7 @@ class _Legacy:
         self.queue = NoticeQueue(self._wants, principal)
 
     def _wants(self, notice: Notice) -> bool:
-        return notice[1] is None or notice[1] in self.uris
+        return notice.uri is None or notice.uri in self.uris
 
 
 class Notifier:
@@ -211,7 +218,7 @@ class Notifier:
         self._deliveries: dict[NoticeQueue, asyncio.Task[None]] = {}
         self._streams: dict[NoticeQueue, None] = {}
         self._watched = Quota[tuple[int, str]]("subscriptions", MAX_WATCHED)
-        self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
+        self._legacy: WeakKeyDictionary[Any, _LegacyClient] = WeakKeyDictionary()
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
@@ -334,7 +341,7 @@ class Notifier:
         watched = frozenset(map(uris.canonical, accepted.get(_URIS, ())))
 
         def wants(notice: Notice) -> bool:
-            return notice[1] in watched or (notice[1] is None and notice[0] in methods)
+            return notice.uri in watched or (notice.uri is None and notice.method in methods)
 
         queue = NoticeQueue(wants, stream.principal)
         meta: dict[str, Any] = {_STREAM: stream.id}
@@ -347,7 +354,7 @@ class Notifier:
             await stream.send("notifications/subscriptions/acknowledged", acknowledged)
             del accepted, acknowledged, wanted  # free memory: a stream may last for days
             while (notice := await queue.take()) is not None:
-                await stream.send(notice[0], params_of(notice, meta))
+                await stream.send(notice.method, params_of(notice, meta))
             if stream.shared:
                 # The channel stays open, so a message signals the end of the stream (MCP-38).
                 ended = {"requestId": stream.id, "reason": "the server closed the stream"}
@@ -364,6 +371,7 @@ class Notifier:
         """
         asked = dict.fromkeys(requested.get(_URIS) or ())
         short = [uri for uri in asked if len(uri) <= MAX_URI]
+        # other servers' URIs are kept for the handler that this one relays
         watched = [uri for uri in short if self.relays or uris.segments(uri) is not None]
         if len(watched) > MAX_SUBSCRIPTIONS:
             raise RequestError(f"Too many resource subscriptions: at most {MAX_SUBSCRIPTIONS}")
@@ -377,15 +385,15 @@ class Notifier:
             accepted[_URIS] = watched
         return accepted
 
-    def _client(self, peer: Peer) -> _Legacy:
+    def _client(self, peer: Peer) -> _LegacyClient:
         client = self._legacy.get(peer.connection)
         if client is None:
             permissions = self._permissions(peer.principal)
-            client = self._legacy[peer.connection] = _Legacy(peer.principal, permissions)
+            client = self._legacy[peer.connection] = _LegacyClient(peer.principal, permissions)
             peer.add_exit_callback(partial(self._forget, peer.connection, client))
         return client
 
-    def _forget(self, connection: object, client: _Legacy) -> None:
+    def _forget(self, connection: object, client: _LegacyClient) -> None:
         self._legacy.pop(connection, None)
         for uri in client.uris:
             self._watched.release((id(client), uri))
@@ -395,7 +403,7 @@ class Notifier:
     async def _deliver(self, peer: Peer, queue: NoticeQueue) -> None:
         try:
             while (notice := await queue.take()) is not None:
-                await peer.send(notice[0], params_of(notice))
+                await peer.send(notice.method, params_of(notice))
         except ClientLeftError as error:
             logger.debug("%s", error)
         finally:
@@ -442,5 +450,5 @@ class RecentNotifications:
 
 def params_of(notice: Notice, meta: dict[str, Any] | None = None) -> dict[str, Any] | None:
     """Return the params of a notification; `meta` is that of its stream, if any."""
-    params = {"_meta": meta, "uri": notice[1]}
+    params = {"_meta": meta, "uri": notice.uri}
     return {key: value for key, value in params.items() if value is not None} or None

@@ -15,9 +15,9 @@ from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.model import MAX_PATH, Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import MAX_PATH, Changes, Json, Skill, Snapshot
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.server import requests
+from mcp_skills_server.server import listing, requests
 from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 
 _CURSOR: Final = "prompts"
@@ -27,14 +27,14 @@ _MAX_NAMED: Final = 10
 async def list_prompts(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """Return a page of the skills that a user may start, in path order (`prompts/list`).
 
-    A host that lists skills natively gets prompts only for the other skills.
+    A host that shows skills by itself gets prompts only for the other skills.
     """
     after = cursors.start_key(params, _CURSOR)
-    elsewhere = settings.spoken.native_standing(caller.client, caller.extensions)
-    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, elsewhere)
+    host = listing.host_listing(view.skill_set, settings, caller.client, caller.extensions)
+    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after, host)
     page = requests.cached_page(view.snapshot, *key)
     if page is None:
-        page = _page(view.snapshot, settings, after, elsewhere)
+        page = _page(view.snapshot, settings, after, host)
         requests.cache_page(page, view.snapshot, *key)
     result = prompts.listing(page, cursors.encode(_CURSOR, page.more), settings.ttl_ms)
     return requests.with_unread(result, view)
@@ -66,14 +66,15 @@ async def get_prompt(
     if _is_free(skill):
         typed = {arguments.ALL: values.pop(prompts.FREE_ARGUMENT)}
     text, is_used = arguments.substitute(body.text, values, typed, name)
-    words = "" if is_used else typed.get(arguments.ALL, "")
+    # what a user typed is appended to instructions that have no placeholder for it
+    appended = "" if is_used else typed.get(arguments.ALL, "")
     if skill.origin is not None or client_of(caller.client).makes_templates_of_prompts:
         text = prompts.load_prompt(skill, name, given)
         return prompts.prompt_result(skill, text, [], readable=False)
-    files = sep2076.files(skill, body.linked)[: len(body.linked)]
+    files = sep2076.files(skill, body.linked)[: len(body.linked)]  # the linked ones come first
     linked = [file for file in files if isinstance(file, dict)]
     directory = root_dir and root_dir(skill)
-    message = prompts.instructions(skill, name, text, words, directory)
+    message = prompts.instructions(skill, name, text, appended, directory)
     return prompts.prompt_result(skill, message, linked, readable=skill.standing >= settings.least)
 
 
@@ -103,8 +104,10 @@ class Names(NamedTuple):
     others: Container[str] = ()
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str) or name in self.others:
-            return isinstance(name, str)
+        if not isinstance(name, str):
+            return False
+        if name in self.others:
+            return True
         snapshot = self.view.snapshot
         skill = prompt_of(snapshot, self.settings, name)
         return skill is not None and identity.name_of(skill, snapshot, prompts.MIN_STANDING) == name
@@ -112,17 +115,18 @@ class Names(NamedTuple):
 
 def changed(changes: Changes, settings: Settings) -> bool:
     """Return whether `prompts/list` may have changed, so that clients fetch it again."""
-    chosen, alone = settings.prompt_choice, Snapshot({})
-    describe = partial(_descriptor, snapshot=alone)
-    return prompts.changed(changes.before, changes.after, chosen, describe)
+    # each skill alone: names of others that make its name ambiguous are among the changes
+    describe = partial(_descriptor, snapshot=Snapshot({}))
+    return prompts.changed(changes.before, changes.after, settings.prompt_choice, describe)
 
 
 def _page(
-    snapshot: Snapshot, settings: Settings, after: str | None, elsewhere: Standing | None
+    snapshot: Snapshot, settings: Settings, after: str | None, host: listing.HostListing | None
 ) -> Page:
     offered = _offered(snapshot, settings, after)
-    if elsewhere is not None:
-        offered = (skill for skill in offered if skill.standing < elsewhere)
+    if host is not None:
+        shown = host.shown(snapshot)
+        offered = (skill for skill in offered if skill.path not in shown)
     page = list(islice(offered, settings.prompt_page_size))
     kept = first_page(page, entry_bytes)
     more = None

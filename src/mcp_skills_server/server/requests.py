@@ -15,9 +15,8 @@ from mcp_skills_server.access.quota import Owner, Streams
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.dialects import jsonrpc, table
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.model import Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import Json, Snapshot, Standing
 
 if TYPE_CHECKING:
     from mcp_skills_server.proposals.store import ProposalStore
@@ -46,6 +45,8 @@ class Settings:
         tools: whether to offer the runtime tools, for hosts that show only tools to their model.
         prompts: whether to offer a prompt for each skill.
         prompt_choice: shell patterns for names or paths of the skills that become prompts, or ().
+        preferred_tags: tags of the skills that come first in lists.
+        preferred_paths: paths of further skills that come first, where no grants apply.
         streams: the open streams of all clients, of `subscriptions/listen` and of the page.
         proposals: the store of proposals; None to disable them.
         spoken: the dialects selected by `dialect`.
@@ -62,6 +63,8 @@ class Settings:
     tools: bool = True
     prompts: bool = True
     prompt_choice: tuple[str, ...] = ()
+    preferred_tags: tuple[str, ...] = ()
+    preferred_paths: tuple[str, ...] = ()
     streams: Streams = field(default_factory=Streams, compare=False)
     proposals: ProposalStore | None = None
     spoken: table.DialectSet = field(init=False, repr=False, compare=False)
@@ -157,14 +160,3 @@ def cache_page(page: Page, snapshot: Snapshot, *key: Hashable) -> None:
     if len(_pages) >= _MAX_PAGES:
         _pages.popitem(last=False)
     _pages[ref(snapshot), *key] = page
-
-
-def page_of(
-    snapshot: Snapshot, settings: Settings, after: str | None
-) -> tuple[list[Skill], str | None]:
-    """Return at most `page_size` skills within the page's byte limit, and the next cursor key."""
-    page, more = snapshot.page(after, settings.page_size, settings.least)
-    kept = first_page(page, entry_bytes)
-    if len(kept) == len(page):
-        return page, more
-    return kept, kept[-1].path

@@ -15,7 +15,7 @@ from mcp_skills_server.format import cursors, uris
 from mcp_skills_server.format.uris import MAX_LENGTH, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Json, Snapshot, Standing
 from mcp_skills_server.runtime.large_answers import limit_large_answers
-from mcp_skills_server.server import requests
+from mcp_skills_server.server import listing, requests
 from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 
 _CURSOR: Final = "resources"
@@ -24,10 +24,11 @@ _CURSOR: Final = "resources"
 async def list_resources(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """Return a page of SKILL.md resources, after HTML views if the client shows them."""
     after = cursors.start_key(params, _CURSOR)
-    key = (_CURSOR, settings.least, settings.page_size, after)
+    order = listing.order_of(view.skill_set, settings)
+    key = (_CURSOR, order, settings.page_size, after)
     page = requests.cached_page(view.snapshot, *key)
     if page is None:
-        skills, more = requests.page_of(view.snapshot, settings, after)
+        skills, more = order.page(view.snapshot, settings.page_size, after)
         page = Page(map(dialect.descriptor, skills), more)
         requests.cache_page(page, view.snapshot, *key)
     shown: list[Json] = page
@@ -118,11 +119,12 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
         return
     for path in snapshot.paths(least):
         skill, directory = snapshot.skills[path], uri(path).removeprefix(SCHEME)
-        named = skill.name.startswith(begun)
-        if named or directory.startswith(begun[: len(directory)]):
+        is_named = skill.name.startswith(begun)
+        # `begun` may end in the directory's path, or go on below it
+        if is_named or directory.startswith(begun[: len(directory)]):
             for file_path in skill.files:
                 completed = uri(path, file_path).removeprefix(SCHEME)
-                if named or completed.startswith(begun):
+                if is_named or completed.startswith(begun):
                     yield completed
 
 

@@ -67,6 +67,8 @@ def caller_of(ctx: Context, attachment: Attachment, others: FeaturesOf) -> Calle
     name, extensions = host_of(ctx)
     modern = eras.era_of_version(ctx.protocol_version) is eras.MODERN
     connection = None if modern else connection_of(ctx)
+    # over a pipe all modern requests come from one client, which the attachment stands for
+    is_pipe = ctx.request is None
     return Caller(
         extensions,
         served=partial(others, ctx),
@@ -74,7 +76,7 @@ def caller_of(ctx: Context, attachment: Attachment, others: FeaturesOf) -> Calle
         quota_owner=quota_owner(scope),
         connection=connection,
         progress=partial(_report, ctx),
-        list_connection=attachment if modern and ctx.request is None else connection,
+        list_connection=attachment if modern and is_pipe else connection,
         client=name,
     )
 

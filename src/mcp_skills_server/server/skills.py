@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcp_skills_server.catalog.views import View
-from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryContext, EntryResult
-from mcp_skills_server.dialects.table import listing, with_envelope
+from mcp_skills_server.dialects import table
+from mcp_skills_server.dialects.dialect import Dialect, EntryContext, EntryResult
+from mcp_skills_server.dialects.table import with_envelope
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Skill
-from mcp_skills_server.server import requests
+from mcp_skills_server.server import listing, requests
 from mcp_skills_server.server.requests import Caller, Page, Params, Result, Settings
 from mcp_skills_server.telemetry import events
 
@@ -19,19 +20,20 @@ _NOTHING = Served()
 
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    """Return a page of the skills in path order (`skills/list`)."""
+    """Return a page of the skills, preferred ones first (`skills/list`)."""
     after = cursors.start_key(params, _CURSOR)
     dialects = settings.spoken.for_client(caller.extensions)
-    key = (_CURSOR, dialects, settings.least, settings.page_size, after)
+    order = listing.order_of(view.skill_set, settings)
+    key = (_CURSOR, dialects, order, settings.page_size, after)
     page = requests.cached_page(view.snapshot, *key)
     if page is None:
-        skills, more = requests.page_of(view.snapshot, settings, after)
+        skills, more = order.page(view.snapshot, settings.page_size, after)
         subjects = [await _subject(skill, view, settings, caller, dialects) for skill in skills]
-        page = Page([_entry(subject, dialects) for subject in subjects], more)
+        page = Page([table.entry(subject, dialects) for subject in subjects], more)
         # what is served differs by caller: a page that names it is not shared
         if all(subject.served is _NOTHING for subject in subjects):
             requests.cache_page(page, view.snapshot, *key)
-    result = listing(page, cursors.encode(_CURSOR, page.more))
+    result = table.listing(page, cursors.encode(_CURSOR, page.more))
     result = with_envelope(settings.spoken.dialects, result, settings.ttl_ms)
     return requests.with_unread(result, view)
 
@@ -48,7 +50,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         events.record_mentions([skill])
         dialects = settings.spoken.for_client(caller.extensions)
         subject = await _subject(skill, view, settings, caller, dialects)
-        made = dialect.result.write(_entry(subject, dialects))
+        made = dialect.result.write(table.entry(subject, dialects))
     else:
         given = requests.given_arguments(params)
         body = await view.body(skill)  # records the mention
@@ -66,10 +68,3 @@ async def _subject(
     if any(dialect.needs_served(skill) for dialect in dialects):
         served = await caller.served(view)
     return EntryContext(skill, view.snapshot, settings.least, served)
-
-
-def _entry(subject: EntryContext, dialects: Sequence[Dialect]) -> Entry:
-    entry: Entry = {}
-    for dialect in dialects:
-        entry |= dialect.entry(subject)
-    return entry

@@ -18,11 +18,12 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.dialect import cacheable
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
-from mcp_skills_server.model import Json, Standing
+from mcp_skills_server.model import Json
 from mcp_skills_server.model.clients import UNKNOWN, WIDEST, client_of
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 from mcp_skills_server.server import requests
+from mcp_skills_server.server.listing import HostListing, host_listing
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, with_unread
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ class Tools:
         """The `time.monotonic` of each connection's first call: most hosts list tools once."""
 
     def definitions(
-        self, skill_set: SkillSet, elsewhere: Standing | None = None, client: str | None = None
+        self, skill_set: SkillSet, host: HostListing | None = None, client: str | None = None
     ) -> list[dict[str, Json]]:
-        """Return the tools for callers with these skills; for `elsewhere` see `Briefing.tools`."""
+        """Return the tools for callers with these skills; for `host` see `Briefing`."""
         briefing = self._sessions.runtime.offerings.get(skill_set).briefing
-        tools = briefing.tools(handles=True, elsewhere=elsewhere, client=client_of(client))
+        tools = briefing.tools(handles=True, host=host, client=client_of(client))
         if self._proposing is None:
             return tools
         return [*tools, *self._proposing.definitions(skill_set)]
@@ -69,10 +70,12 @@ class Tools:
         briefing = self._sessions.runtime.offerings.get(skill_set).briefing
         return [briefing.tools(handles=True, client=client) for client in (UNKNOWN, WIDEST)]
 
-    def instructions(self, skill_set: SkillSet, client: str | None = None) -> str | None:
-        """Return the server instructions, or None if there are no skills."""
+    def instructions(
+        self, skill_set: SkillSet, host: HostListing | None, client: str | None = None
+    ) -> str | None:
+        """Return the server instructions, or None if there are no skills to list."""
         briefing = self._sessions.runtime.offerings.get(skill_set).briefing
-        return briefing.instructions(client=client_of(client)) or None
+        return briefing.instructions(client=client_of(client), host=host) or None
 
     async def list_tools(
         self, view: View, settings: Settings, caller: Caller, params: Params
@@ -81,8 +84,8 @@ class Tools:
         if cursors.start_key(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._first_seen_at(caller)
-        elsewhere = settings.spoken.native_standing(caller.client, caller.extensions)
-        tools = self.definitions(view.skill_set, elsewhere, caller.client)
+        host = host_listing(view.skill_set, settings, caller.client, caller.extensions)
+        tools = self.definitions(view.skill_set, host, caller.client)
         if runtime.apps.is_declared(caller.extensions):
             tools = runtime.apps.with_views(tools)
         return with_unread(cacheable({"tools": [*tools]}, settings.ttl_ms), view)

@@ -82,14 +82,14 @@ class ChangeBus:
 
     def _on_message(self, message: bytes) -> None:
         """Schedule the scan that a message from another replica names."""
-        said = _parsed(message)
-        if said is None:
+        fields = _parsed(message)
+        if fields is None:
             text = "%s: a message that no replica wrote; keep other programs off the keys %s*"
             settings = self._link.settings
             logger.warning(text, settings.shown, settings.prefix, extra=REPEATS)
             return
-        if said["from"] != self._us and said["changed"] in self._scans:
-            self._scans[said["changed"]].ask()
+        if fields["from"] != self._us and fields["changed"] in self._scans:
+            self._scans[fields["changed"]].ask()
 
     def _on_reconnect(self) -> None:
         """Scan everything and notify the others: messages were lost during the disconnection."""
@@ -140,7 +140,7 @@ def _parsed(message: bytes) -> dict[str, str] | None:
     if len(message) > _MAX_LENGTH:
         return None
     try:
-        said = load_json(message)
-        return {key: str(said[key]) for key in ("changed", "from")}
+        fields = load_json(message)
+        return {key: str(fields[key]) for key in ("changed", "from")}
     except (ValueError, TypeError, KeyError):
         return None

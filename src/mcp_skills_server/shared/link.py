@@ -208,22 +208,22 @@ class Link:
         self._answers()
         if missed:
             self._on_reconnect()
-        is_asked = False
+        is_pinged = False
         while True:
             message = await pubsub.get_message(timeout=ANSWER_S)
             if message is not None:
-                is_asked = False
+                is_pinged = False
                 # The client library subscribes again by itself after a lost connection.
                 if self._trouble or message["type"] == "subscribe":
                     self._answers()
                     self._on_reconnect()
                 if message["type"] == "message":
                     self._on_message(message["data"])
-            elif is_asked:
+            elif is_pinged:
                 raise TimeoutError
             else:
                 await pubsub.ping()
-                is_asked = True
+                is_pinged = True
 
 
 def _line(error: BaseException) -> str:
@@ -235,23 +235,23 @@ def _reason(error: BaseException, settings: RedisSettings) -> str:
     """Return a reason for the operator why Redis cannot be used, with the remedy."""
     from redis import exceptions
 
-    said = _line(error)
+    text = _line(error)
     if isinstance(error, TimeoutError | exceptions.TimeoutError):
         return f"it does not answer within {_WHOLE_S:g} seconds"
     wrong_arguments = exceptions.AuthenticationWrongNumberOfArgsError
     if isinstance(error, exceptions.AuthenticationError | wrong_arguments):
         remedy = "check the user of --redis and MCP_SKILLS_REDIS_PASSWORD"
-        return f"it rejects the login ({said}); {remedy}"
-    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return f"it rejects the login ({text}); {remedy}"
+    if "CERTIFICATE_VERIFY_FAILED" in text:
         return "its certificate is not trusted; name its authority by --redis-ca"
-    if "DB index is out of range" in said:
+    if "DB index is out of range" in text:
         return f"it has no database {settings.database}; give another one in --redis"
     if isinstance(error, exceptions.BusyLoadingError):
         return "it is loading its data"
     if isinstance(error, exceptions.ResponseError):
-        return f"it refuses the command ({said})"
+        return f"it refuses the command ({text})"
     if isinstance(error, exceptions.ConnectionError | OSError):
-        return f"there is no connection ({said})"
+        return f"there is no connection ({text})"
     if not isinstance(error, exceptions.RedisError):
-        said = type(error).__name__
-    return f"the server there is not Redis ({said})"
+        text = type(error).__name__
+    return f"the server there is not Redis ({text})"

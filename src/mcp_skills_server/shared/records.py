@@ -18,33 +18,36 @@ MAX_BYTES: Final = 16 << 10
 WHOLE: Final = 65_536
 """Maximum number of records in all groups together."""
 
+# KEYS of these scripts: the record, and two sorted sets, of the records of its group and of all by
+# time of use. `member` stands for the record in both.
 _READ: Final = """
 local size = redis.call('STRLEN', KEYS[1])
 if size == 0 or size > tonumber(ARGV[1]) then return size end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-for each = 2, 3 do
-  redis.pcall('ZADD', KEYS[each], 'XX', now, ARGV[3])
-  redis.pcall('PEXPIRE', KEYS[each], ARGV[2])
+for set = 2, 3 do
+  redis.pcall('ZADD', KEYS[set], 'XX', now, ARGV[3])
+  redis.pcall('PEXPIRE', KEYS[set], ARGV[2])
 end
 return redis.call('GET', KEYS[1])
 """
 # `pcall`: Redis at `maxmemory` rejects ZADD, and the read must succeed nevertheless.
 
 _WRITE: Final = """
-local text, replaces, ttl, member, place = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local there = redis.call('GET', KEYS[1])
-if there and there ~= text and (replaces == '' or redis.sha1hex(there) ~= replaces) then
+local text, replaces, ttl, member, prefix = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local group_most, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+local known = redis.call('GET', KEYS[1])
+if known and known ~= text and (replaces == '' or redis.sha1hex(known) ~= replaces) then
   return 'changed'
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-if not there then
+if not known then
   redis.call('ZADD', KEYS[2], 'XX', now, member)
-  for each = 2, 3 do redis.call('ZREMRANGEBYSCORE', KEYS[each], '-inf', now - ttl * 1000) end
-  local over = redis.call('ZCARD', KEYS[2]) - tonumber(ARGV[6]) + 1
-  if over < 1 and redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[7]) then
+  for set = 2, 3 do redis.call('ZREMRANGEBYSCORE', KEYS[set], '-inf', now - ttl * 1000) end
+  local over = redis.call('ZCARD', KEYS[2]) - group_most + 1
+  if over < 1 and redis.call('ZCARD', KEYS[3]) >= most then
     over = 1
     if redis.call('ZCARD', KEYS[2]) == 0 then return 'full' end
   end
@@ -52,15 +55,15 @@ if not there then
     local oldest = redis.call('ZPOPMIN', KEYS[2])[1]
     if oldest then
       redis.call('ZREM', KEYS[3], oldest)
-      redis.call('DEL', place .. oldest)
+      redis.call('DEL', prefix .. oldest)
     end
   end
 end
 redis.call('SET', KEYS[1], text, 'PX', ttl)
-for each = 2, 3 do
-  if there then redis.call('ZADD', KEYS[each], 'XX', now, member)
-  else redis.call('ZADD', KEYS[each], now, member) end
-  redis.call('PEXPIRE', KEYS[each], ttl)
+for set = 2, 3 do
+  if known then redis.call('ZADD', KEYS[set], 'XX', now, member)
+  else redis.call('ZADD', KEYS[set], now, member) end
+  redis.call('PEXPIRE', KEYS[set], ttl)
 end
 return 'written'
 """
@@ -68,7 +71,7 @@ return 'written'
 # ZREMRANGEBYSCORE: so a no-op ZADD comes first.
 
 _DELETE: Final = """
-for each = 2, 3 do redis.call('ZREM', KEYS[each], ARGV[1]) end
+for set = 2, 3 do redis.call('ZREM', KEYS[set], ARGV[1]) end
 return redis.call('DEL', KEYS[1])
 """
 
@@ -115,13 +118,7 @@ class Records:
         return None
 
     async def write(
-        self,
-        name: str,
-        group: str | None,
-        text: str,
-        *,
-        replaces: str | None,
-        share: int = WHOLE,
+        self, name: str, group: str | None, text: str, *, replaces: str | None, share: int = WHOLE
     ) -> None:
         """Write a record.
 

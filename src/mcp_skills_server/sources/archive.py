@@ -89,7 +89,9 @@ class Archive(Source):
         served = {path: files[path] for path in files.keys() - {*left_out}}
         skills, _ = group_by_skill(served, hidden=hidden)
         # Only warn: an archive of a repository has such files, and is not signed as a whole.
-        warnings = (f"left out what is never served: {summarize(left_out)}",) if left_out else ()
+        warnings = (
+            (f"not served, because of their names: {summarize(left_out)}",) if left_out else ()
+        )
         units: list[Unit] = []
         for folder, skill in skills.items():
             name = folder or root_name(skill, [Path(self.origin).name.partition(".")[0]]) or "skill"

@@ -47,6 +47,8 @@ from mcp_skills_server.sources.records import (
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
 """Files and folders that systems and interpreters create; they do not count as edits."""
+# Prefixes on the stage: predecessors until the swap is complete, removed skills, new trees, their
+# records, and what cannot be deleted now.
 _OLD: Final = "old-"
 _GONE: Final = "gone-"
 _NEW: Final = "new-"
@@ -358,7 +360,7 @@ class FetchedFolder:
             names = {
                 record_key(record.name): record.name for record in read_records(self.directory)
             }
-        for entry in left:
+        for entry in left:  # a predecessor without a successor goes back, the rest is deleted
             key = entry.name.removeprefix(_OLD)
             target = self.directory / names.get(key, key)
             if entry.name.startswith(_OLD) and not os.path.lexists(target):
@@ -394,6 +396,7 @@ def check(state: SkillState, record: SkillRecord | None, source: str, *, force: 
 
 
 def _same(digests: Mapping[str, str], known: Mapping[str, str]) -> bool:
+    """Tell whether the files on disk are the known ones, apart from by-products."""
     if any(digests.get(path) != digest for path, digest in known.items()):
         return False
     return all(_BY_PRODUCTS & {*path.split("/")} for path in digests.keys() - known.keys())

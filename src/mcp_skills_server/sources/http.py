@@ -177,7 +177,7 @@ class HttpClient:
             target += f"?{parts.query}"
         wait = self._bounds.read_s
         timeouts = {"connect": wait, "read": wait, "write": wait, "pool": self._bounds.download_s}
-        asked = partial(
+        send = partial(
             self._pool(url, private=private).stream,
             method,
             httpcore2.URL(
@@ -190,19 +190,19 @@ class HttpClient:
         try:
             async with AsyncExitStack() as stack:
                 try:
-                    stream = await stack.enter_async_context(asked())
+                    stream = await stack.enter_async_context(send())
                 except _DISCONNECTED:
                     # The server may have closed an idle connection just then (RFC 9112, 9.3.1).
                     if content is not None:
                         raise
-                    stream = await stack.enter_async_context(asked())
-                answered = _joined(stream.headers)
+                    stream = await stack.enter_async_context(send())
+                received = _joined(stream.headers)
                 is_success = 200 <= stream.status < 300
                 most = max_bytes if is_success else max_error_bytes
                 body = b""
                 if method != "HEAD" and (is_success or most):
-                    body = await self._read(shown(url), most, answered, stream)
-            return Response(stream.status, url, answered, body)
+                    body = await self._read(shown(url), most, received, stream)
+            return Response(stream.status, url, received, body)
         except httpcore2.TimeoutException:
             raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
         except (httpcore2.ProtocolError, httpcore2.ReadError) as error:
@@ -342,9 +342,8 @@ class Downloader(HttpClient):
         response = await self.request("GET", url, headers, self._allow, max_bytes=most)
         if response.status in _NEEDS_PERMISSION:
             named = shown(response.url)
-            raise UnacceptableError(
-                f"{named} asks for permission (status {response.status}); --token-env sends a token"
-            )
+            fault = f"{named} asks for permission (status {response.status})"
+            raise UnacceptableError(f"{fault}; --token-env sends a token")
         check_status(response, {200, 304} if validators else {200})
         return response
 
@@ -352,9 +351,8 @@ class Downloader(HttpClient):
         there, named = wellknown.origin(url), shown(url)
         own = {self._home, self._home.replace("http:", "https:", 1)}
         if there not in own | self._trust.origins:
-            raise UnacceptableError(
-                f"{named} is of another origin than the site; --fetch-origin {there} allows it"
-            )
+            fault = f"{named} is of another origin than the site"
+            raise UnacceptableError(f"{fault}; --fetch-origin {there} allows it")
         parts = urlsplit(url)
         if parts.scheme == "http" and not self._trust.http:
             if not is_loopback(parts.hostname or ""):

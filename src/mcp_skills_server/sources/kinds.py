@@ -77,9 +77,8 @@ def open_source(
             raise UsageError(f"{COMMAND} {fault}; give it on the command line, or in --config FILE")
     plain = redact(given)
     if kind.is_path and not os.path.exists(given) and (match := _SSH.fullmatch(plain)):
-        raise UsageError(
-            f"{plain}: this is an address of git; write git+ssh://{match[1] or match[2]}/{match[3]}"
-        )
+        address = f"git+ssh://{match[1] or match[2]}/{match[3]}"
+        raise UsageError(f"{plain}: this is an address of git; write {address}")
     if kind.name == "site" and given.rstrip("/").endswith(".git"):
         raise UsageError(f"{shown(given)}: this is an address of git; write git+{shown(given)}")
     return None if kind.open is None else kind.open(given, settings)
@@ -89,6 +88,7 @@ def split(texts: str) -> list[str]:
     """Split a list of roots at `os.pathsep`, but not in `https://host:8443` or an oci:// tag."""
     if redact(texts) != texts:  # the colon of a password would split it, and errors show the parts
         raise UsageError("a root is no place for a user or a password; leave it out")
+    # a colon that separates roots: not that of `mcp+stdio:`, of `https://` or of a port
     between = rf"(?<!mcp\+stdio){re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))"
     parts = [part for part in re.split(between, texts) if part]
     return rejoined(parts) if os.pathsep == ":" else parts

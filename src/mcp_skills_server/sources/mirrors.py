@@ -33,6 +33,7 @@ from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.reconcile import reconcile
 from mcp_skills_server.sources.records import read_index
 from mcp_skills_server.sources.source import (
+    BundleVerifier,
     FetchReport,
     Revision,
     RewrittenError,
@@ -40,6 +41,7 @@ from mcp_skills_server.sources.source import (
     SourceError,
     SourceSettings,
     UnacceptableError,
+    UnidentifiedError,
     UnreachableError,
 )
 
@@ -255,7 +257,7 @@ class Follower:
         try:
             report = await reconcile(source, revision, self._hand_over_part)
         except UnacceptableError as error:
-            if not isinstance(error, RewrittenError):
+            if not isinstance(error, RewrittenError | UnidentifiedError):
                 self._refused = revision.digest, error
             raise
         if source is not self.source:
@@ -326,17 +328,22 @@ class Mirrors:
         self._portal: BlockingPortal | None = None
 
     def root(
-        self, given: str, pin: str | None = None, refresh_s: float | None = None, token: str = ""
+        self,
+        given: str,
+        pin: str | None = None,
+        refresh_s: float | None = None,
+        token: str = "",
+        bundles: BundleVerifier | None = None,
     ) -> str | MirroredRoot:
         """Return a folder as given, or the folder with the copies of a source, for the registry.
 
         `pin` is the wanted revision, None for the newest; `refresh_s` the polling interval, None
-        for that of the settings; `token` is as in `SourceSettings`.
+        for that of the settings; `token` and `bundles` are as in `SourceSettings`.
 
         Raises:
             UsageError: `given` is no root that can be served.
         """
-        settings = replace(self._settings, pin=pin, token=token)
+        settings = replace(self._settings, pin=pin, token=token, bundles=bundles)
         if refresh_s is not None:
             settings = replace(settings, refresh_s=refresh_s)
         source = open_source(given, settings, self._kinds)
@@ -466,7 +473,7 @@ class Mirrors:
                     raise UnreachableError(f"{follower.name}: {reason}") from None
                 fetched.append((follower, source))
 
-        with ExitStack() as undo:
+        with ExitStack() as undo:  # if one cannot be switched, those before it are switched back
             for follower, source in fetched:
                 undo.callback(follower.switch, follower.source)
                 follower.switch(source)

@@ -5,7 +5,6 @@ unmodified is not fetched again. A bad skill does not affect the others, and a f
 last good copy in place. Only verified content reaches the folder. A folder in the cache belongs to
 the server alone: edits are overwritten, and other content is removed.
 """
-# WK-48, WK-52, WK-60
 
 from __future__ import annotations
 
@@ -25,13 +24,7 @@ from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, check_paths
 from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.model import SKILL_MD
-from mcp_skills_server.sources.folder import (
-    ConflictError,
-    FetchedFolder,
-    SkillState,
-    Staged,
-    check,
-)
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, SkillState, Staged, check
 from mcp_skills_server.sources.records import (
     Extent,
     IndexRecord,
@@ -59,7 +52,8 @@ from mcp_skills_server.sources.source import (
 _BATCH: Final = 256
 """Skills that one commit puts in place together."""
 _LISTS: Final = ("added", "updated", "unchanged", "edited")
-_CURRENT: Final = frozenset(_LISTS[2:])
+_CURRENT: Final = frozenset(("unchanged", "edited"))
+"""Verdicts of `_judge` on skills that are not fetched."""
 _DISK_ERRORS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
 """Errors of the disk, which are no fault of one skill."""
 
@@ -206,7 +200,9 @@ class Reconciler:
         self._owners: dict[str, tuple[Unit, str]] = {}
         """The unit of each skill, and its name, by `folded`; the first unit wins."""
         self._memory: dict[str, UnitRecord] = {}
+        """By fingerprint, what the next run must know of a unit without fetching it."""
         self._became: dict[str, str] = {}
+        """By name of an accepted skill, the list of the report that has it: one of `_LISTS`."""
         self._offered = {*map(self._place, plan.offered or ())}
         """Skill names that the source has."""
         self._refused: dict[tuple[int, str], SkillRefusal] = {}
@@ -246,11 +242,7 @@ class Reconciler:
         index, known = self._plan.index, self._known
         # Clear the revision and keep the history: a kill leaves neither revision complete.
         begun = replace(
-            known,
-            given=index.given,
-            revision="",
-            wanted=self._ever_wanted,
-            history=index.history,
+            known, given=index.given, revision="", wanted=self._ever_wanted, history=index.history
         )
         if begun != known:
             try:
@@ -277,7 +269,7 @@ class Reconciler:
                     self._remember(unit, memory)
             else:
                 missing.append(unit)
-        self._tell(len(self._units) - len(missing))
+        self._report_progress(len(self._units) - len(missing))
         return missing
 
     def check_budget(self, unit: Unit) -> None:
@@ -301,14 +293,14 @@ class Reconciler:
                         self._stage(unit, name, skills[name])
             if len(self._staged) >= _BATCH and not self._plan.is_atomic:
                 self.commit()
-            self._tell(1)
+            self._report_progress(1)
 
     def refuse(self, unit: Unit, error: Exception) -> None:
         """Record why a unit cannot be fetched."""
         with self._lock:
             with self._refusing(unit):
                 raise error
-            self._tell(1)
+            self._report_progress(1)
 
     def commit(self) -> None:
         """Put the staged skills in place together, because each commit syncs the disk."""
@@ -325,7 +317,7 @@ class Reconciler:
                 with self._refusing(self._owners[folded(unit.name)][0], unit.name):
                     if unit.name in failed:
                         record = self._records.get(unit.name)
-                        self._hold(unit.name, self._folder.size(record) if record else 0)
+                        self._count_bytes(unit.name, self._folder.size(record) if record else 0)
                         raise failed[unit.name]
                     is_new = unit.state is SkillState.ABSENT
                     self._became[unit.name] = "added" if is_new else "updated"
@@ -346,16 +338,12 @@ class Reconciler:
         gone: list[str] = []
         pruned: list[str] = []
         if plan.offered is not None and not (self._names_unknown and refused_stay):
-            there = {
-                *self._offered,
-                *self._became,
-                *(self._place(refusal.name) for refusal in refusals),
-            }
-            for name in sorted((settings.wanted or frozenset()) - there):
+            refused = {self._place(refusal.name) for refusal in refusals}
+            at_source = {*self._offered, *self._became, *refused}
+            for name in sorted((settings.wanted or frozenset()) - at_source):
                 refusals.append(SkillRefusal(name, "there is no skill of this name", "publisher"))
-            if not refused_stay:
-                there = {*self._became}
-            gone, pruned = self._prune(there, refusals)
+            kept = at_source if refused_stay else {*self._became}
+            gone, pruned = self._prune(kept, refusals)
         is_complete = all(
             refusal.fault == "publisher" and not plan.may_heal for refusal in refusals
         )
@@ -383,11 +371,9 @@ class Reconciler:
             reason = error.strerror or error
             plan.warnings.append(f"what came is not remembered ({reason}); the next run asks anew")
         order = sorted(
-            self._became, key=lambda it: (self._positions[self._owners[folded(it)][0]], it)
+            self._became, key=lambda name: (self._positions[self._owners[folded(name)][0]], name)
         )
-        became = {
-            reason: tuple(it for it in order if self._became[it] == reason) for reason in _LISTS
-        }
+        became = {key: tuple(name for name in order if self._became[name] == key) for key in _LISTS}
         report = _report_of(index, refusals)
         return replace(
             report,
@@ -445,7 +431,7 @@ class Reconciler:
         state, record = self._folder.state_of(name, records)
         if record is not None and record.source == self._source and state is not SkillState.ABSENT:
             # count a skill to replace, too: it stays if the new one is refused
-            self._hold(name, self._folder.size(record))
+            self._count_bytes(name, self._folder.size(record))
             is_same = record.digest == unit.fingerprint != ""
             if is_same and state is SkillState.KEPT:
                 return "unchanged"
@@ -457,11 +443,11 @@ class Reconciler:
 
     def _claim(self, unit: Unit, skills: Collection[str]) -> list[str]:
         """Return the skill names of a unit that no earlier unit has."""
-        taken: list[str] = []
+        claimed: list[str] = []
         for name in skills:
             other, known = self._owners.setdefault(folded(name), (unit, name))
             if other is unit:
-                taken.append(name)
+                claimed.append(name)
                 continue
             loser, lost, kept = unit, name, known
             if self._positions[other] > self._positions[unit]:
@@ -477,8 +463,8 @@ class Reconciler:
                 self._staged = [staged for staged in self._staged if staged.name != lost]
                 self._became.pop(lost, None)
                 self._owners[folded(name)] = unit, name
-                taken.append(name)
-        return taken
+                claimed.append(name)
+        return claimed
 
     def _stage(self, unit: Unit, name: str, files: Files) -> None:
         # A unit may have named its skills only now, and the record is read anew: another unit of
@@ -493,18 +479,18 @@ class Reconciler:
         url = unit.url or self._source
         record = SkillRecord(name, self._source, url, unit.fingerprint, {})
         staged = self._folder.stage(record, files, force=self.settings.force)
-        self._hold(name, size)
+        self._count_bytes(name, size)
         if staged is None:
             self._became[name] = "unchanged"
         else:
             self._staged.append(staged)
 
-    def _prune(self, there: set[str], refused: list[SkillRefusal]) -> tuple[list[str], list[str]]:
-        """Return the skills that the source no longer has, and those of them that were removed."""
+    def _prune(self, kept: set[str], refused: list[SkillRefusal]) -> tuple[list[str], list[str]]:
+        """Return the skills that are not `kept`, and those of them that were removed."""
         gone: list[str] = []
         pruned: list[str] = []
         for name in self._own_records():
-            if name in there:
+            if name in kept:
                 continue
             try:
                 if self._folder.state_of(name)[0] is SkillState.ABSENT:
@@ -560,11 +546,12 @@ class Reconciler:
             self.is_full = True
             raise UnacceptableError(f"{reason}; 'fetch --max-unpacked-bytes' allows more")
 
-    def _hold(self, name: str, size: int) -> None:
+    def _count_bytes(self, name: str, size: int) -> None:
+        """Count a skill of this source that lies in the folder, instead of its previous size."""
         self._bytes_held += size - self._sizes.get(name, 0)
         self._sizes[name] = size
 
-    def _tell(self, more: int) -> None:
+    def _report_progress(self, more: int) -> None:
         self._done += more
         if self._progress is not None:
             self._progress(self._done, len(self._units))

@@ -34,14 +34,7 @@ from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.addresses import check_fetchable, shown
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.http import (
-    MAX_S,
-    UNSAID_S,
-    Downloader,
-    Response,
-    fresh_s,
-    may_store,
-)
+from mcp_skills_server.sources.http import MAX_S, UNSAID_S, Downloader, Response, fresh_s, may_store
 from mcp_skills_server.sources.reconcile import fetching, reconcile
 from mcp_skills_server.sources.records import IndexRecord, read_index
 from mcp_skills_server.sources.source import (

@@ -56,6 +56,14 @@ class UnsignedCommitError(UnacceptableError):
     code = "commit-unsigned"
 
 
+class UnidentifiedError(UnacceptableError):
+    """No required signer vouches for a revision. Checked at each poll: it may be signed later."""
+
+    def __init__(self, message: str, *, is_signed: bool) -> None:
+        super().__init__(message)
+        self.code = "signature-invalid" if is_signed else "signature-missing"
+
+
 class RewrittenError(UnacceptableError):
     """A branch was rewritten or a tag moved. Checked at each poll: a process may accept it."""
 
@@ -137,6 +145,17 @@ class FetchSettings:
     prove: Callable[[Mapping[str, bytes]], object] | None = None
 
 
+class BundleVerifier(Protocol):
+    """Verifier of sigstore bundles by a required signer."""
+
+    key: str  # of its verdicts: what another key has admitted is verified again
+    predicates: Sequence[str]  # the types of the statements that vouch for an artifact
+
+    def fault(self, digest: str, bundle: bytes) -> str:
+        """Return why a bundle does not vouch for the artifact with this digest, or ""."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
     """Settings of all sources among the roots.
@@ -144,6 +163,7 @@ class SourceSettings:
     Attributes:
         refresh_s: the polling interval of sources without cache headers.
         signers: git's file of allowed signers, one of whom must have signed a commit, or None.
+        bundles: verifies that a registry's artifact has a bundle by the required signer, or None.
         pin: the wanted revision, None for the newest, which a source without history fetches.
         token: a bearer token for an MCP server, "" for none.
         output: the operator's own folder for the skills; None for one in the cache.
@@ -154,6 +174,7 @@ class SourceSettings:
     fetch: FetchSettings = field(default_factory=FetchSettings)
     refresh_s: float = 60.0
     signers: Path | None = None
+    bundles: BundleVerifier | None = None
     rewritten: bool = False
     pin: str | None = None
     token: str = field(default="", repr=False)
@@ -349,7 +370,7 @@ class Source:
     ) -> None:
         self.origin = origin
         self.key = origin
-        self._lease = folder
+        self._lease = folder  # kept, since a cache folder is leased while its object lives
         self.place = folder if isinstance(folder, Path) else folder.skills
         self.settings: Final = settings
         self.check_s = self.own_check_s or settings.refresh_s

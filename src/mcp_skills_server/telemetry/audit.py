@@ -1,4 +1,4 @@
-"""Audit log: JSON lines for uses of skills, admitted and refused clients, and proposal decisions.
+"""Audit log: JSON lines for uses of skills, admitted and refused clients, and decisions.
 
 A line has the principal, address, skill and digest, but no content, argument, token or search text.
 Several processes may append to one file, because one system call writes a whole line.
@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 STDOUT: Final = "-"
 _ADMITTING: Final = frozenset(("initialize", "server/discover"))
-_RECORDED: Final = frozenset(("load", "read", "run", "propose", "approve", "reject"))
+_RECORDED: Final = frozenset((
+    "load", "read", "run", "propose", "approve", "reject", "switch-on", "switch-off",
+))  # fmt: skip
 _MAX_LINES: Final = 20
 """Most lines in a minute for one address without a principal and one reason; others are counted."""
 _PERIOD_S: Final = 60.0
@@ -37,7 +39,7 @@ _UNRECORDED: Final = (
 
 @dataclass(slots=True)
 class _Rate:
-    """The lines since a time, and those left out since the last line."""
+    """The lines since a time, and those not written since the last line."""
 
     since: float
     lines: int = 0

@@ -24,9 +24,13 @@ logger = logging.getLogger(__name__)
 Outcome: TypeAlias = Literal[
     "ok", "refused", "failed", "cancelled", "begun", "appeared", "changed", "vanished"
 ]
-Action: TypeAlias = Literal["", "load", "read", "run", "dropped", "propose", "approve", "reject"]
+Action: TypeAlias = Literal[
+    "", "load", "read", "run", "dropped", "propose", "approve", "reject", "switch-on", "switch-off"
+]
 PROPOSING: Final = frozenset(("propose", "approve", "reject"))
-"""Actions on proposals, which are not uses of a skill."""
+"""Actions on proposals."""
+NO_USES: Final = frozenset(("", *PROPOSING, "switch-on", "switch-off"))
+"""Actions that are not uses of a skill."""
 CATALOGUE: Final = "catalogue"
 """The `protocol` of an event that no request caused."""
 LIBRARY: Final = "library"
@@ -261,7 +265,7 @@ class Events:
     def emit_decision(
         self, use: Use, *, proposer: str, reviewer: str, label: str = "", address: str | None = None
     ) -> None:
-        """Emit a reviewer's decision on a proposal; without `address` it was made by command."""
+        """Emit a decision on a proposal, or a switch; without `address` it was made by command."""
         by = PAGE if address else COMMAND
         made = _event(by, use.action, "ok", address=address, uses=(use,), proposer=proposer)
         self.emit(made._replace(principal=reviewer, label=label))

@@ -19,7 +19,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event
+from mcp_skills_server.telemetry.events import CATALOGUE, NO_USES, PAGE, PROPOSING, Event
 from mcp_skills_server.telemetry.gauge import Gauge
 
 _OTHER: Final = "_OTHER"
@@ -90,7 +90,7 @@ class Metrics:
             self._refused.labels(event.reason).inc()
             return
         for use in event.uses:
-            if event.counts(use) and use.action not in {"", *PROPOSING} and event.protocol != PAGE:
+            if event.counts(use) and use.action not in NO_USES and event.protocol != PAGE:
                 self._uses.labels(use.action, self._skill_label(use.skill)).inc()
         if event.outcome == "begun":
             return

@@ -115,15 +115,15 @@ class Tracing:
 
 
 def _request_attributes(event: Event, method: str, target: str) -> dict[str, AttributeValue]:
-    said = event.trace
+    given = event.trace
     attributes: dict[str, AttributeValue] = {"network.transport": "pipe"}
     if event.address is not None:
         attributes = {"network.transport": "tcp", "network.protocol.name": "http"}
         attributes["client.address"] = event.address
     if event.protocol == "mcp":
         attributes["mcp.method.name"] = method
-        if said.version:
-            attributes["mcp.protocol.version"] = said.version
+        if given.version:
+            attributes["mcp.protocol.version"] = given.version
         if method == "tools/call":
             attributes["gen_ai.operation.name"] = "execute_tool"
         if target:
@@ -134,8 +134,8 @@ def _request_attributes(event: Event, method: str, target: str) -> dict[str, Att
         attributes["http.request.method"] = method
     else:
         attributes["rpc.method"] = method
-    if said.id:
-        attributes["jsonrpc.request.id"] = said.id
+    if given.id:
+        attributes["jsonrpc.request.id"] = given.id
     return attributes
 
 

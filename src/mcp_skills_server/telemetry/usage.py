@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from mcp_skills_server.durable import open_database
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.model import Changes
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, PROPOSING, Event, Events
+from mcp_skills_server.telemetry.events import CATALOGUE, NO_USES, PAGE, Event, Events
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,10 @@ ON CONFLICT DO UPDATE SET times = times + excluded.times, last = max(last, exclu
 
 
 class Count(NamedTuple):
-    """The key of a counter. A search counts for the first root of its server."""
+    """The key of a counter. A search counts for the first root of its server.
+
+    `action` is that of a use, "search", or "empty" for a search without a result.
+    """
 
     day: int
     action: str
@@ -194,7 +197,7 @@ class UsageStore:
         now = self._now()
         gone = [(now, skill) for skill, is_served in batch.served.items() if not is_served]
         came = [(skill, now) for skill, is_served in batch.served.items() if is_served]
-        asked = [(text, times, now) for text, times in batch.questions.items()]
+        questions = [(text, times, now) for text, times in batch.questions.items()]
         labels = [*batch.labels.items()]
         with open_database(self.name, _BUSY_S) as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -203,7 +206,7 @@ class UsageStore:
                 "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL", came
             )
             connection.executemany(_ADD_USES, rows)
-            connection.executemany(_ADD_QUESTIONS, asked)
+            connection.executemany(_ADD_QUESTIONS, questions)
             connection.executemany("INSERT OR REPLACE INTO labels VALUES (?, ?)", labels)
             oldest = day_of(now) - KEPT_DAYS
             if connection.execute("DELETE FROM used WHERE day < ?", (oldest,)).rowcount:
@@ -242,15 +245,15 @@ class UsageStore:
                 labels = dict(connection.execute("SELECT principal, label FROM labels").fetchall())
             shown = first * DAY_S, MAX_SHOWN
             questions = connection.execute(_QUESTIONS, shown).fetchall()
-        spread = {name: [0] * days for name, *_ in used}
+        by_day = {name: [0] * days for name, *_ in used}
         for name, day, times in daily:
-            spread[name][day - first] = times
+            by_day[name][day - first] = times
         lines: list[UsageRow] = []
         for name, *counts in used:
-            by_day, label = tuple(spread[name]), labels.get(name, "")
-            lines.append(UsageRow(name, *counts, days=by_day, label=label))
+            label = labels.get(name, "")
+            lines.append(UsageRow(name, *counts, days=tuple(by_day[name]), label=label))
         lines.sort(key=lambda line: (-(line.loads + line.reads + line.runs), line.name))
-        lines += [UsageRow(name, days=(0,) * days) for (name,) in served if name not in spread]
+        lines += [UsageRow(name, days=(0,) * days) for (name,) in served if name not in by_day]
         return Report(tuple(lines), answered + empty, empty, tuple(questions))
 
     def recently_loaded(
@@ -366,7 +369,7 @@ class Usage:
         host = self._bounded_host(event.host or "", day)
         count = Count(day, "", "", "", event.principal or "", host, event.protocol, self._roots[0])
         for use in event.uses:
-            if use.action and use.action not in PROPOSING and event.counts(use):
+            if use.action not in NO_USES and event.counts(use):
                 root = self._roots[self._root_of.get(use.skill, 0)]
                 used = count._replace(action=use.action, skill=use.skill, digest=use.digest)
                 self._add(used._replace(root=root), event.time)

@@ -62,8 +62,8 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "manifest-field": ("a field of skill.toml with a wrong shape", "The Skills Protocol does not serve the skill then."),
     "root-missing": ("a root that is gone", "What was read before is served until it is back."),
     "yaml-colon": ("a colon in a value without quotes", _PARSERS_DIFFER, "description: Two steps: read, then write."),
-    "yaml-field": ("a field that is not valid YAML", "The field is left out. " + _PARSERS_DIFFER, "tags: [next, @x/y]"),
-    "switched-off": ("a skill that --include or --exclude leaves out", "It is reported so that no skill disappears silently."),
+    "yaml-field": ("a field that is not valid YAML", "The field is ignored. " + _PARSERS_DIFFER, "tags: [next, @x/y]"),
+    "switched-off": ("a skill that is not served because of --include or --exclude", "It is reported so that no skill disappears silently."),
     "plugin-elsewhere": ("a plugin of a marketplace that does not lie in its folder", "Plugins are not fetched."),
     "plugin-unlisted": ("a skill in no plugin of its marketplace", "Hosts load the skills of plugins alone."),
     "plugin-manifest": ("a manifest of a plugin or marketplace that is wrong", "Its plugins are not served, or in part."),
@@ -73,7 +73,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "lock-missing": ("a skill that the lock file does not name", "Only what was reviewed and locked is served."),
     "lock-differs": ("a skill that differs from what was locked", "Only what was reviewed and locked is served."),
     "signature-missing": ("a skill without the signature that is required", "No author vouches for it."),
-    "signature-invalid": ("a signature by none of the given keys", "Another person made or changed it."),
+    "signature-invalid": ("a signature by no key or identity that is required", "Another person made or changed it."),
     "signature-files": ("files that differ from what was signed", "They were changed afterwards."),
     "signature-expired": ("a signature by a certificate that is not valid now", "Its owner may have revoked it."),
     "source-refused": ("a skill that its source cannot verify", "Its bytes are not those that were announced."),
@@ -172,17 +172,17 @@ OWASP: Final = {
 
 _EFFECT: Final = {
     Standing.UNUSABLE: "The skill is not served.",
-    Standing.LENIENT: "The skill is in no listing; tools, prompts and the Skills Protocol have it.",
+    Standing.LENIENT: "The skill is not listed; tools, prompts and the Skills Protocol have it.",
     Standing.VALID: "The skill is served all the same.",
 }
 
 
 def markdown(code: str) -> str:
     """Return the explanation, fix, severity and effect of a code as a section of Markdown."""
-    row, words = CODES[code], EXPLANATIONS[code]
-    parts = [f"## {code}", f"{words.what[0].upper()}{words.what[1:]}. {words.why}"]
-    if words.example:
-        parts.append("\n".join(f"    {line}" for line in words.example.split("\n")))
+    row, (what, why, example) = CODES[code], EXPLANATIONS[code]
+    parts = [f"## {code}", f"{what[0].upper()}{what[1:]}. {why}"]
+    if example:
+        parts.append("\n".join(f"    {line}" for line in example.split("\n")))
     fix = f"{row.hint[0].upper()}{row.hint[1:]}"
     cites = f" Rule {row.cites} of docs/requirements.md." if row.cites else ""
     parts.append(f"Fix: {fix}. Severity: {row.severity}. {_EFFECT[row.allows]}{cites}")

@@ -147,19 +147,19 @@ class Slots:
             return True
         held = Counter(slot.owner for slot in self._taken)
         for state in State:
-            first: dict[Owner, Slot] = {}
+            longest: dict[Owner, Slot] = {}  # of each client the slot longest in this state
             for slot in self._taken:
                 if slot.state is state:
-                    first.setdefault(slot.owner, slot)
-            able = [*first]
+                    longest.setdefault(slot.owner, slot)
+            able = [*longest]
             if state is State.BUSY:
                 least = max(self.limit // 2, held[newcomer] + 1)
-                others = (slot for slot in first if is_admitted and slot != newcomer)
-                able = [other for other in others if held[other] > least]
+                others = [client for client in longest if is_admitted and client != newcomer]
+                able = [client for client in others if held[client] > least]
             client = client_to_evict(held, newcomer, able)
             if client is not None:
                 self._warn("closed one of the client with the most")
-                self._evict(first[client])
+                self._evict(longest[client])
                 return True
         return False
 
@@ -194,7 +194,7 @@ class Unread:
         """Record the bytes buffered for this connection; close connections that exceed a limit."""
         self.drop(slot)
         self._waiting[slot] = size
-        mine = [each for each in self._waiting if each.owner == slot.owner]
+        mine = [waiter for waiter in self._waiting if waiter.owner == slot.owner]
         share = limit_of(slot.owner, "unread-bytes")
         while (
             share is not None
@@ -208,7 +208,7 @@ class Unread:
             for waiter, waiting in self._waiting.items():
                 by_client[waiter.owner] += waiting
             [(most, _)] = by_client.most_common(1)
-            oldest = next(each for each in self._waiting if each.owner == most)
+            oldest = next(waiter for waiter in self._waiting if waiter.owner == most)
             self._cut_off(oldest, f"more than {self._most >> 20} MiB unread by all clients")
 
     def drop(self, slot: Slot) -> None:
@@ -258,7 +258,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._plain_head = b""  # of a request that offers an upgrade, without the offer
         self._is_receiving_body = False
         self._is_broken = False  # a request after which nothing more is parsed
-        self._unused = 0
+        self._unused = 0  # bytes received of a body that nobody reads
+        # the request that the client must send, and whether its body is what is missing
         self._awaited: tuple[object, bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
 

@@ -286,7 +286,7 @@ class Discovery:
     # Responses
 
     async def _answer(self, request: Request, resource: _Resource) -> Response:
-        asked = request.headers
+        given = request.headers
         etag = f'"{resource.digest.removeprefix("sha256:")}"'
         cached = f"{self._scope}, max-age={resource.age}"
         if resource.age == _YEAR_S:
@@ -294,13 +294,13 @@ class Discovery:
         headers = {"etag": etag, "cache-control": cached, **self._common}
         if resource.media_type == INDEX_MEDIA_TYPE:
             headers["link"] = LINKS
-        if "if-match" in asked and not matches_tag(asked["if-match"], etag, weakly=False):
+        if "if-match" in given and not matches_tag(given["if-match"], etag, weakly=False):
             return self._refusal(412, "the resource does not match If-Match")
-        if "if-none-match" in asked and matches_tag(asked["if-none-match"], etag, weakly=True):
+        if "if-none-match" in given and matches_tag(given["if-none-match"], etag, weakly=True):
             return Response(status_code=304, headers=headers)
         start, length, status = 0, resource.size, 200
-        if request.method == "GET" and matches_tag(asked.get("if-range", "*"), etag, weakly=False):
-            wanted = _byte_range(asked.get("range", ""), resource.size)
+        if request.method == "GET" and matches_tag(given.get("if-range", "*"), etag, weakly=False):
+            wanted = _byte_range(given.get("range", ""), resource.size)
             if wanted is not None:
                 start, length = wanted
                 if length <= 0:

@@ -157,8 +157,8 @@ class McpEndpoint:
     async def _read_body(self, headers: Headers, receive: Receive) -> bytearray:
         """Return the body of a request."""
         length, body = headers.get(b"content-length", b"0"), bytearray()
-        has_more = length.isdigit() and len(length) <= _MAX_DIGITS and int(length) <= self._max_body
-        is_too_large = not has_more
+        fits = length.isdigit() and len(length) <= _MAX_DIGITS and int(length) <= self._max_body
+        has_more, is_too_large = fits, not fits
         while has_more:
             message = await receive()
             if message["type"] == "http.disconnect":  # it would be answered without a permit
@@ -188,12 +188,7 @@ class McpEndpoint:
         await _answer(session, message, client, receive, reply)
 
     async def _answer_legacy(
-        self,
-        message: Message,
-        headers: Headers,
-        client: Requester,
-        receive: Receive,
-        reply: Reply,
+        self, message: Message, headers: Headers, client: Requester, receive: Receive, reply: Reply
     ) -> None:
         is_handshake = message.kind == "request" and message.fields["method"] == INITIALIZE
         if message.kind == "request" and not is_handshake:
@@ -279,7 +274,7 @@ class McpEndpoint:
                 notify_difference()
                 reply.watch(receive, entry.stream)
                 while (notice := await queue.take()) is not None:
-                    await reply.notify(notice[0], params_of(notice))
+                    await reply.notify(notice.method, params_of(notice))
             await reply.end()
         finally:
             entry.stream = None
@@ -392,16 +387,17 @@ async def _answer(
     if isinstance(request, InvalidMessage):
         raise HttpError(400, request.message, code=request.code, id_=request.id)
     is_modern = request.era.modern
-    answer = Answer(refusal(request.id, FaultError(_CANCELLED, "Request cancelled")), _CANCELLED)
+    cancelled = FaultError(_CANCELLED, "Request cancelled")
+    answer = Answer(refusal(request.id, cancelled), _CANCELLED)  # unless the work is completed
     with anyio.CancelScope() as work:
         request.cancel = work.cancel
         # A disconnect ends a modern request (MCP-49), and none of a legacy session.
-        watched = work if is_modern else None
-        watch = asyncio.get_running_loop().call_later(_PATIENCE_S, reply.watch, receive, watched)
+        ended = work if is_modern else None
+        timer = asyncio.get_running_loop().call_later(_PATIENCE_S, reply.watch, receive, ended)
         try:
             answer = await session.answer(request)
         finally:
-            watch.cancel()
+            timer.cancel()
             reply.close()
             session.finish(request)
     if work.cancelled_caught and is_modern:

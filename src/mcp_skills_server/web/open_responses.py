@@ -36,18 +36,18 @@ class OpenResponses:
     def until_removed(self, admission: Admission) -> Generator[anyio.CancelScope]:
         """Cancel the response in this context once its token expires or is removed."""
         deadline = anyio.current_time() + admission.expires - time.time()
-        with anyio.CancelScope(deadline=deadline) as response:
-            self._admissions[response] = admission
+        with anyio.CancelScope(deadline=deadline) as scope:
+            self._admissions[scope] = admission
             try:
-                yield response
+                yield scope
             finally:
-                del self._admissions[response]
+                del self._admissions[scope]
 
     def cancel(self, removed: frozenset[bytes]) -> None:
         """Cancel the responses to tokens with these hashes. Call in the event loop, if one runs."""
-        for response, admission in [*self._admissions.items()]:
+        for scope, admission in [*self._admissions.items()]:
             if admission.hashed in removed:
-                response.cancel()
+                scope.cancel()
 
     def between_requests(self, work: Callable[[], object]) -> None:
         """Call `work` in the event loop and wait, so that each request sees a consistent state.
@@ -68,7 +68,7 @@ class OpenResponses:
 
         Their deadlines do not notice that the clock was set, or that the machine slept.
         """
-        for response, admission in [*self._admissions.items()]:
+        for scope, admission in [*self._admissions.items()]:
             if admission.expires <= time.time():
-                response.cancel()
+                scope.cancel()
         asyncio.get_running_loop().call_later(_CLOCK_S, self._cancel_expired)

@@ -99,10 +99,10 @@ class Probes:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> PlainTextResponse:
-        registry, known = self._registry, self._site_states()
+        registry, sites = self._registry, self._site_states()
         # Probes carry no token or cookie, even where other requests need one.
         for_operator = self._may_see(requester(request.scope).principal)
-        missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
+        missing = [f"{site.name}: {site.trouble}" for site in sites if not site.ready]
         if not for_operator:
             missing = [_AWAITED] * len(missing)
         # Without folders no volume can be unmounted; a site says itself that it has no skill.
@@ -120,9 +120,9 @@ class Probes:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
             if for_operator:
-                lines += [*_lines(registry, known), *self._status_lines()]
+                lines += [*_lines(registry, sites), *self._status_lines()]
             else:
-                failing = count_failing(registry, known)
+                failing = count_failing(registry, sites)
                 lines.append(f"{len(registry.roots)} roots, {failing} of them failing")
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 

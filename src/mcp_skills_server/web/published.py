@@ -33,13 +33,7 @@ _CARD_MAX_AGE_S: Final = 300
 
 
 def publishing_part(
-    views: Views,
-    policy: Policy,
-    root_path: str = "",
-    *,
-    is_open: bool,
-    alone: bool,
-    grace_s: float,
+    views: Views, policy: Policy, root_path: str = "", *, is_open: bool, alone: bool, grace_s: float
 ) -> Part:
     """Return the endpoints of the documents that a server publishes.
 

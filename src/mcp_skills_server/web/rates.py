@@ -18,13 +18,13 @@ from mcp_skills_server.web.refusals import over_quota
 
 _REQUESTS: Final = "requests-per-minute"
 _FAILURES: Final = "failed-authentications-per-minute"
-_CONCURRENCY: Final = 2
+_MAX_OF_CLIENT: Final = 2
 """Concurrent requests of a client: they share one event loop, on however many connections."""
-_ALL: Final = 32
+_MAX_OF_ALL: Final = 32
 """Concurrent requests of all clients, and so begun in one turn of the event loop."""
 _SLOW_S: Final = 0.05
 """Seconds after which a request no longer counts: it waits for a disk, script or client."""
-_EXTENSIONS: Final = 4
+_MAX_EXTENSIONS: Final = 4
 """How often a permit is extended while the loop is busy, since others may keep it busy too."""
 
 TakeShared: TypeAlias = Callable[[str, int, int], Awaitable[float]]
@@ -92,14 +92,14 @@ class ConcurrencyLimits:
 
     def __init__(self) -> None:
         self._limits = WeakValueDictionary[Owner, asyncio.Semaphore]()
-        self._all = asyncio.Semaphore(_ALL)
+        self._all = asyncio.Semaphore(_MAX_OF_ALL)
         self.waited_s = 0.0
 
     def permit(self, owner: Owner | None) -> Permit:
         """Return a permit, not yet taken, of this owner, who may be indistinguishable (None)."""
         if owner is None:
             return Permit(self, self._all)
-        own = self._limits.setdefault(owner, asyncio.Semaphore(_CONCURRENCY))
+        own = self._limits.setdefault(owner, asyncio.Semaphore(_MAX_OF_CLIENT))
         return Permit(self, own, self._all)
 
 
@@ -138,7 +138,7 @@ class Permit:
             self.release()
             raise
         self._concurrency.waited_s = asyncio.get_running_loop().time() - start
-        self._extensions = _EXTENSIONS
+        self._extensions = _MAX_EXTENSIONS
         self._release_if_slow()
 
     def release(self) -> None:

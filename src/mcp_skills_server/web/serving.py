@@ -59,11 +59,12 @@ its stream, and its share of all streams, for a quarter of an hour.
 _FILES: Final = 136
 """File descriptors for all but connections with a slot: skill files, script pipes, watches,
 downloads, and the connections that asyncio accepts per tick."""
-_FEWEST_FILES: Final = 7
-_SPARE: Final = 8
-_PROBES: Final = 16
-"""Connections at `--probe-address`, and the seconds that it waits for a request."""
+_MIN_FILES: Final = 7
+_MAX_SPARE: Final = 8
+_MAX_PROBES: Final = 16
+"""Connections at `--probe-address`."""
 _PROBE_TIMEOUT_S: Final = 2.0
+"""Seconds that `--probe-address` waits for a request."""
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -99,8 +100,8 @@ def divide_descriptors(wanted: int, limit: int, used: int) -> Slots:
         UsageError: none is left for a connection.
     """
     free = limit - used
-    files = min(_FILES, max(_FEWEST_FILES, free // 2))
-    spare = min(_SPARE, max(1, free // 32))
+    files = min(_FILES, max(_MIN_FILES, free // 2))
+    spare = min(_MAX_SPARE, max(1, free // 32))
     slots = min(wanted, free - files - spare)
     if slots < 1:
         least = limit + 1 - slots
@@ -119,10 +120,10 @@ def connection_slots(wanted: int) -> Slots:
     try:
         import resource
     except ImportError:  # Windows has no such limit
-        return Slots(wanted, _SPARE)
+        return Slots(wanted, _MAX_SPARE)
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _open_files()
-    needed = used + wanted + _SPARE + _FILES
+    needed = used + wanted + _MAX_SPARE + _FILES
     if resource.RLIM_INFINITY != limit < needed and most != limit:
         raised = needed if most == resource.RLIM_INFINITY else min(needed, most)
         try:
@@ -280,8 +281,10 @@ def _serve_probes(address: ProbeAddress, routes: list[Route]) -> None:
 
     async def serve() -> None:
         asyncio.get_running_loop().set_exception_handler(_report)
-        limits = ConnectionLimits(Slots(_PROBES, 1, "--probe-address"), Unread(), _PROBE_TIMEOUT_S)
-        await uvicorn.Server(_config(app, limits, backlog=_PROBES)).serve(sockets=[listener])
+        limits = ConnectionLimits(
+            Slots(_MAX_PROBES, 1, "--probe-address"), Unread(), _PROBE_TIMEOUT_S
+        )
+        await uvicorn.Server(_config(app, limits, backlog=_MAX_PROBES)).serve(sockets=[listener])
 
     threading.Thread(target=asyncio.run, args=(serve(),), name="skills-probes", daemon=True).start()
 

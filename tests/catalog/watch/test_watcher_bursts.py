@@ -15,12 +15,13 @@ import pytest
 
 from catalog.forest import DEADLINE, Patch, skills, write_files
 from catalog.watched import ScriptedEvents
+from dispatching import dispatching
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import watcher as module
 from mcp_skills_server.catalog.watch.watcher import Burst
 from mcp_skills_server.model import Changes
 from tables import each_row
-from wire import Wire, WireError, serving, write_skill
+from wire import NotifiedClient, WireError, write_skill
 
 QUIET = 1.0
 """Seconds without a notification after which no more is expected."""
@@ -32,7 +33,7 @@ def git(top: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(top), *identity, *arguments], check=True, capture_output=True)
 
 
-def notifications(wire: Wire) -> dict[str, int]:
+def notifications(wire: NotifiedClient) -> dict[str, int]:
     """Count the notifications by kind, until none comes for a while."""
     counts: Counter[str] = Counter()
     while True:
@@ -57,7 +58,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_checkout_of_200_files_causes_one_notification_of_each_kind(repository: Path) -> None:
-    with serving(repository) as wire:
+    with dispatching(repository, watch=True) as wire:
         wire.request("skills/list")
         notifications(wire)
         for branch in ("one", "two"):
@@ -67,7 +68,7 @@ def test_checkout_of_200_files_causes_one_notification_of_each_kind(repository: 
 
 def test_client_that_reads_during_a_burst_is_notified_once(repository: Path) -> None:
     """A read of a changed file causes a rescan, which must not cause a notification of its own."""
-    with serving(repository) as wire:
+    with dispatching(repository, watch=True) as wire:
         wire.request("skills/list")
         notifications(wire)
         done = threading.Event()

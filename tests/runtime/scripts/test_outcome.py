@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_skills_server.runtime.scripts.outcome import OURS, advice, as_line, outcome_of, remarks_on
-from mcp_skills_server.runtime.scripts.output_files import OutputFile
+from mcp_skills_server.runtime.scripts.output_files import OutputFile, OutputFiles
 from mcp_skills_server.runtime.scripts.processes import ProcessResult
 from tables import each_row
 
@@ -17,7 +17,7 @@ from tables import each_row
 )  # fmt: skip
 def test_remarks_are_appended_to_stderr_as_lines(stderr: str, remark: str, expected: str) -> None:
     ended = ProcessResult(1, "out", stderr, 5, stdout_truncated=True)
-    files = (OutputFile("a", 1),), 3
+    files = OutputFiles((OutputFile("a", 1),), 3)
     outcome = outcome_of("scripts/x.sh", ended, remark, None, files)
     assert (outcome.stderr, outcome.stdout, outcome.stdout_truncated) == (expected, "out", True)
     assert (outcome.files, outcome.files_not_shown) == files

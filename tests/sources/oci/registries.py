@@ -16,6 +16,7 @@ from typing import Any
 from format.archives import END, block, tar_gz
 from mcp_skills_server.sources.oci import manifests
 from ports import free_port
+from provenance.local_sigstore import BUNDLE
 from sources.publishers import Publisher, ReceivedRequest, Route, digest, respond_with
 
 DEADLINE = 30.0
@@ -153,6 +154,37 @@ class FakeRegistry(Publisher):
         """Publish a skill as an artifact, and return its digest."""
         layer = self.layer(tar({f"{name}/{path}": raw for path, raw in files.items()}), manifests.CONTENT)
         return self.put(self.manifest(layer, **({"artifactType": manifests.SKILL} | changed)), *tags)
+
+    def raw_skill(self, files: Mapping[str, bytes], *tags: str, **changed: Any) -> str:
+        """Publish a skill with a layer for each file, as `oras push` does, and return its digest."""
+        title = manifests.TITLE
+        layers = [self.layer(raw, "application/octet-stream", **{title: path}) for path, raw in files.items()]
+        return self.put(self.manifest(*layers, **({"artifactType": manifests.SKILL} | changed)), *tags)
+
+    def list_tags(self, *tags: str) -> None:
+        """Publish the list of all tags in pages of two."""
+        path = f"/v2/{REPOSITORY}/tags/list"
+
+        def route(request: ReceivedRequest) -> Iterable[bytes]:
+            start = int(request.path.partition("?from=")[2] or 0)
+            more = f'<{path}?from={start + 2}>; rel="next"' if start + 2 < len(tags) else ""
+            raw = json.dumps({"name": REPOSITORY, "tags": tags[start : start + 2]}).encode()
+            yield respond_with(raw, link=more, connection="close")
+
+        self.routes[path] = route
+
+    def refer(self, subject: str, *bundles: bytes, to: str = "", has_api: bool = True, **entry: Any) -> None:
+        """Publish bundles as all referrers of a manifest, `to` a manifest instead of `subject`."""
+        entries: list[dict[str, Any]] = []
+        for bundle in bundles:
+            layer = self.layer(bundle, BUNDLE)
+            raw = self.manifest(layer, artifactType=BUNDLE, subject={"digest": to or subject})
+            entries.append({"digest": self.put(raw), "artifactType": BUNDLE, **entry})
+        raw = json.dumps({"schemaVersion": 2, "mediaType": manifests.INDEX, "manifests": entries}).encode()
+        if has_api:
+            self.routes[f"/v2/{REPOSITORY}/referrers/{subject}"] = respond_with(raw)
+        else:
+            self.put(raw, subject.replace(":", "-"), media_type=manifests.INDEX)
 
     def collection(self, skills: Mapping[str, str], *tags: str) -> str:
         """Publish an index of artifacts, by skill name, and return its digest."""

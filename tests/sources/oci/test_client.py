@@ -102,7 +102,7 @@ def test_manifest_with_wrong_digest_is_refused(registry: FakeRegistry) -> None:
 @each_row("claim", ["sha256:short", "md5:" + "a" * 32, "../../etc/passwd"])
 def test_malformed_digest_header_is_ignored(registry: FakeRegistry, claim: str) -> None:
     registry.put(registry.manifest(), "1.0", claim=claim)
-    assert call_client(registry, "digest") is None
+    assert call_client(registry, "digest", "1.0") is None
 
 
 def test_error_for_absent_tag_lists_present_tags(registry: FakeRegistry) -> None:
@@ -118,7 +118,7 @@ def test_error_for_absent_tag_lists_present_tags(registry: FakeRegistry) -> None
         registry.routes[TAGS] = page
         registry.requests.clear()
         with pytest.raises(AbsentError) as caught:
-            call_client(registry, "digest")
+            call_client(registry, "digest", "1.0")
         assert str(caught.value).partition(" 1.0")[2].lstrip(";, ") == reason
         assert len(registry.requests) == 2
 
@@ -271,7 +271,7 @@ def test_registry_name_with_loopback_address_is_refused(
     async def run() -> object:
         settings = FetchSettings(trust=OriginPolicy(http=True), bounds=BOUNDS)
         async with RegistryClient(settings, reference, Access(reference)) as client:
-            return await client.digest()
+            return await client.digest("1.0")
 
     monkeypatch.setattr(http, "resolve", resolve_to_loopback)
     with pytest.raises(UnacceptableError, match="which is not public"):

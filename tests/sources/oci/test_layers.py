@@ -63,7 +63,9 @@ def test_skills_are_found_among_other_files_of_image() -> None:
     files = {"etc/passwd": b"x", "skills/a/SKILL.md": A, "skills/a/in/SKILL.md": A, "opt/b/SKILL.md": skill_md("b")}
     image = layer(files | {"root/.claude/skills/c/SKILL.md": A})
     assert file_names(read(image)) == {"a": ["SKILL.md", "in/SKILL.md"], "b": ["SKILL.md"]}
-    assert read(image).warnings == ("left out what belongs to no skill: etc/passwd, root/.claude/skills/c/SKILL.md",)
+    assert read(image).warnings == (
+        "not served, since they belong to no skill: etc/passwd, root/.claude/skills/c/SKILL.md",
+    )
     assert sorted(read(image, hidden=True).skills) == ["a", "b", "c"]
 
 
@@ -81,16 +83,26 @@ def test_layers_with_titles_are_single_files() -> None:
     contents = read(
         titled("SKILL.md", A, "application/vnd.oci.image.layer.v1.tar"),
         titled("data/x.tar.gz", tar({"y": b""}), "application/octet-stream"),
+        titled("data/y.tar", tar({"y": b""}, packed=False), "application/octet-stream"),
         titled("a-folder", tar({"scripts/run.py": b"1"}), OCI_LAYER),
         titled("b-folder", tar({"more.md": b"1"}), "x/y", **{"io.deis.oras.content.unpack": "true"}),
         layer(b"name: card", "application/vnd.docsclaw.skill.card.v1+yaml"),
     )
-    assert file_names(contents) == {"a": ["SKILL.md", "data/x.tar.gz", "more.md", "scripts/run.py"]}
-    assert "left out layer 5" in contents.warnings[0]
+    assert file_names(contents) == {"a": ["SKILL.md", "data/x.tar.gz", "data/y.tar", "more.md", "scripts/run.py"]}
+    assert "layer 6 is ignored" in contents.warnings[0]
     assert "card" in contents.warnings[0]
     for title in ("../evil", "/evil", "a\\b"):
         with pytest.raises(ArchiveRefusedError):
             read(titled("SKILL.md", A), titled(title, b"x"))
+
+
+def test_each_file_of_a_large_skill_may_be_a_layer() -> None:
+    files = [titled(f"references/{number}.md", b"x") for number in range(999)]
+    assert len(read(titled("SKILL.md", A), *files).skills["a"]) == 1_000
+    archives = [layer({f"a/{number}": b""}) for number in range(127)]
+    assert len(read(*archives, layer({"a/SKILL.md": A})).skills["a"]) == 128
+    with pytest.raises(UnacceptableError, match="more than 128 of its layers are archives"):
+        read(*archives, layer({"a/SKILL.md": A}), titled("x", b"x"), layer({"a/x": b""}))
 
 
 def test_artifact_without_skill_is_refused() -> None:

@@ -35,7 +35,7 @@ def test_manifest_is_decoded_into_layers() -> None:
 @each_row(("raw", "reason"), [
     (b"", "not JSON"), (b"[" * 100_000, "not JSON"), (b"[]", "neither layers nor manifests"),
     (b'{"schemaVersion":1,"fsLayers":[]}', "neither layers nor manifests"),
-    (encoded(layers=[LAYER] * 129), "129 layers, at most 128"),
+    (encoded(layers=[LAYER] * 1_001), "1001 layers, at most 1000"),
     (encoded(manifests=[entry("1")] * 11), "11 entries, at most 10"),
     (encoded(layers=[7]), "without media type or size"),
     (encoded(layers=[{**LAYER, "size": -1}]), "without media type or size"),
@@ -78,7 +78,7 @@ def test_attestations_in_an_index_are_no_artifacts() -> None:
 def test_encoded_manifests_are_decoded() -> None:
     layer, config = Descriptor(manifests.CONTENT, D, 7), Descriptor(manifests.CONFIG, D, 2)
     raw = manifests.skill_manifest(config, layer, {"a": "é"})
-    assert decode_manifest(raw, 1) == ImageManifest((layer,), {"a": "é"})
+    assert decode_manifest(raw, 1) == ImageManifest((layer,), {"a": "é"}, is_skill=True)
     assert json.loads(raw)["artifactType"] == manifests.SKILL
     described = Descriptor(manifests.MANIFEST, D, len(raw), {manifests.SKILL_NAME: "a"})
     collection = Collection((described,), is_one_artifact=False)

@@ -77,9 +77,10 @@ def test_every_view_is_reachable_by_keyboard_without_focus_trap(chromium: Browse
     with visit(chromium, shared) as (seen, _):
         page = seen.page
         views = page.get_by_role("navigation", name="Views")
-        names = views.get_by_role("link").all_text_contents()
-        assert len(names) == 11
-        for name in names:
+        entries = views.get_by_role("link").all_text_contents()
+        assert entries == ["Skills", "Problems", "Proposals", "Activity", "Sources", "Try it"]
+        headings = {"Activity": "Live", "Try it": "What the model sees"}
+        for name in entries:
             for _ in range(15):
                 page.keyboard.press("Tab")
                 if page.evaluate(focused) == name:
@@ -88,15 +89,34 @@ def test_every_view_is_reachable_by_keyboard_without_focus_trap(chromium: Browse
             assert page.evaluate(has_outline), name
             with page.expect_event("load"):  # the first link leads to the current page
                 page.keyboard.press("Enter")
-            expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+            expect(page.get_by_role("heading", level=1, name=headings.get(name, name))).to_be_visible()
             assert page.get_by_role("main").count() == 1
-            expect(views.locator("[aria-current=page]")).to_have_text(name)
+            expect(views.locator("[aria-current]")).to_have_text(name)
             for _ in range(400):  # to the end of the page
                 page.keyboard.press("Tab")
                 if not page.evaluate(focused):
                     break
                 assert page.evaluate(has_outline), (name, page.evaluate("() => document.activeElement.outerHTML"))
             assert not page.evaluate(focused), f"{name} traps the focus"
+
+
+def test_entry_of_several_views_has_tabs_and_stays_current(chromium: Browser, shared: tuple[str, str]) -> None:
+    with visit(chromium, shared) as (seen, origin):
+        page = seen.page
+        for entry, tabs in (
+            ("Activity", {"Live": "live", "Usage": "usage", "Runs": "runs", "Clients": "clients"}),
+            ("Try it", {"What the model sees": "model", "Triggers": "try", "Tools": "tools"}),
+        ):
+            page.get_by_role("navigation", name="Views").get_by_role("link", name=entry).click()
+            bar = page.get_by_role("navigation", name=entry)
+            for name, address in tabs.items():  # the addresses are those of before the views had a common entry
+                bar.get_by_role("link", name=name).click()
+                expect(page).to_have_url(f"{origin}/ui/{address}")
+                expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+                expect(bar.locator("[aria-current=page]")).to_have_text(name)
+                expect(page.get_by_role("navigation", name="Views").locator("[aria-current]")).to_have_text(entry)
+        page.goto(f"{origin}/ui/{REFUNDS}")
+        expect(page.get_by_role("navigation", name="Views").locator("[aria-current]")).to_have_text("Skills")
 
 
 def test_model_view_unfolds_cut_skills_and_copies_instructions(chromium: Browser, shared: tuple[str, str]) -> None:
@@ -148,10 +168,11 @@ def test_page_works_without_javascript(chromium: Browser, tmp_path: Path) -> Non
         main.get_by_role("link", name="refunds", exact=True).click()
         expect(page).to_have_url(f"{origin}/ui/{REFUNDS}")
         assert page.locator("button[data-copies]:visible").count() == 0
+        page.get_by_role("link", name="Files").click()
         page.get_by_role("link", name="references/approval-limits.md").click()
         expect(page.locator("#content")).to_contain_text("|")
-        page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        page.get_by_role("button", name="Another browser").click()
+        expect(page.get_by_role("main")).to_contain_text(f"{origin}/ui/enter?once=")
 
 
 def test_live_view_shows_changes_until_sign_out_in_another_tab(chromium: Browser, skills: Path) -> None:
@@ -171,10 +192,7 @@ def test_live_view_shows_changes_until_sign_out_in_another_tab(chromium: Browser
         expect(changes.locator("li").first).to_contain_text("vanished")
         expect(changes.get_by_role("link", name="two", exact=True)).to_have_count(0)
         expect(changes.locator("li.flash")).to_have_count(1)
-        other = page.context.new_page()
-        other.goto(page.url)
-        other.get_by_role("button", name="Sign out").click()
-        expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
+        page.context.request.post(f"{origin}/ui/sign-out", headers={"Origin": origin})
         write_skill(skills / "secret")
         expect(state).to_contain_text("Reload the page.")
         expect(changes).not_to_contain_text("secret")
@@ -302,6 +320,7 @@ def test_names_in_any_script_fit_on_a_phone(chromium: Browser, tmp_path: Path) -
         for number, shown in enumerate(names.values()):
             page.goto(f"{origin}/ui/skills/skill-{number}")
             expect(page.get_by_role("heading", level=1)).to_contain_text(shown)
+            page.get_by_role("link", name="Files").click()
             page.get_by_role("region", name="Files").get_by_role("link").last.click()
             expect(page.locator("#content")).to_contain_text(shown)
 
@@ -324,8 +343,13 @@ def test_every_view_is_accessible_in_light_dark_and_narrow(chromium: Browser, sh
                 assert report["violations"] == [], view
                 assert report["passes"], view
                 page.emulate_media(color_scheme="dark")
+            for width in (320, 390, 768, 1280):
+                page.set_viewport_size({"width": width, "height": 600})
+                assert page_width(page) <= width, view
+                report = Axe().run(page, options={"runOnly": ["target-size"]}).response
+                targets = [node["html"] for each in report["violations"] for node in each["nodes"]]
+                assert targets == [], (view, width)
             page.set_viewport_size(PHONE)
-            assert page_width(page) <= 320, view
             assert page.evaluate(overflowing) == 0, view
             if view == "proposals":
                 views.append(page.get_by_role("link", name="tea/green").get_attribute("href").removeprefix("/ui/"))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import html
 import json
+import os
+import re
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +24,9 @@ from mcp_skills_server.runtime.search import Hit
 from mcp_skills_server.web.ui.addresses import start_of
 from mcp_skills_server.web.ui.pages import catalogue, problems, tools, triggers
 from runtime.embeddings import tiny
-from web.http_wire import Server, client, wait_until
+from web.http_wire import Reply, Server, client, wait_until
 from web.in_process import app_serving
-from web.ui.serving import get, make_context, render_view, skill_paths, text_of, visible_text
+from web.ui.serving import cookie_of, get, make_context, render_view, skill_paths, text_of, visible_text
 from wire import FIXTURES, write_skill
 
 
@@ -47,7 +51,7 @@ def listed_paths(server: Server, query: str = "") -> list[str]:
     return skill_paths(reply)
 
 
-def test_catalogue_filters_and_sorts_including_left_out_skills(server: Server) -> None:
+def test_catalogue_filters_and_sorts_including_skills_not_listed_or_not_served(server: Server) -> None:
     every = ["Loud", "a", "c%20d%26e", "group/files", "same", "torn"]
     # Unknown sort keys and page numbers are ignored. Unknown filter values match nothing.
     for query, paths in (
@@ -65,6 +69,62 @@ def test_catalogue_filters_and_sorts_including_left_out_skills(server: Server) -
     assert get(server, "/ui/skills/c%20d%26e").status == 200
 
 
+@pytest.mark.needs_program("git")
+def test_catalogue_and_live_know_changes_of_before_by_git_or_files(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=tmp_path / "repo", check=True)
+
+    now = time.time()
+    write_skill(tmp_path / "repo" / "skills" / "old", more_md="x")
+    write_skill(tmp_path / "repo" / "skills" / "fresh")
+    git("init", "-q")
+    for name, date in (("old", "2001-02-03T12:00:00Z"), ("fresh", f"@{now - 3_600:.0f} +0000")):
+        git("add", f"skills/{name}")
+        git("commit", "-q", "-m", name, "--date", date)
+    write_skill(tmp_path / "files" / "middle")
+    os.utime(tmp_path / "files" / "middle" / "SKILL.md", (1.5e9, 1.5e9))
+    with app_serving(tmp_path / "repo" / "skills", tmp_path / "files", "--ui") as server:
+        wait_until(lambda: "2001-02-03" in text_of(get(server, "/ui/")))
+        assert listed_paths(server, "?sort=changed") == ["fresh", "middle", "old"]
+        assert listed_paths(server, "?sort=-changed") == ["old", "middle", "fresh"]
+        assert listed_paths(server, "?since=day") == ["fresh"]
+        live = visible_text(get(server, "/ui/live")).partition("Before that")[2]
+        assert live.index("fresh") < live.index("middle versions 2017-07-14") < live.index("old versions 2001-02-03")
+        assert "2001-02-03" in visible_text(get(server, "/ui/skills/old"))
+        write_skill(tmp_path / "repo" / "skills" / "old", body="Other\n")
+        wait_until(lambda: listed_paths(server, "?sort=changed")[0] == "old")
+
+
+def test_catalogue_filters_by_the_last_visit(server: Server, tmp_path: Path) -> None:
+    def visit(cookie: str = "") -> tuple[Reply, str]:
+        reply = get(server, "/ui/?since=visit", Cookie=f"skills-ui-visits={cookie}")
+        return reply, cookie_of(reply).partition("=")[2]
+
+    now = int(time.time())
+    first, cookie = visit()
+    assert b"Since my last visit" not in first.body and len(skill_paths(first)) == 6
+    assert cookie.partition(".")[0] == "0" and now <= int(cookie.partition(".")[2]) <= now + 60
+    assert visit(cookie)[1].partition(".")[0] == "0", "the same visit"
+    later, cookie = visit(f"{now - 90_000}.{now - 80_000}")
+    assert cookie.partition(".")[0] == str(now - 80_000) and b"Since my last visit" in later.body
+    assert len(skill_paths(later)) == 6
+    assert skill_paths(visit(f"{now + 600}.{now + 600}")[0]) == []
+    for invalid in ("x", "1.2.3", "-1.5", "\u0661.1", "9" * 400 + ".1"):
+        assert visit(invalid.encode().decode("latin-1"))[0].status == 200, invalid
+    assert "Set-Cookie" not in get(server, "/ui/?part=1").headers
+
+
+def test_sorted_column_says_its_direction(server: Server) -> None:
+    for sort, direction, other in (
+        ("name", "ascending", "-name"), ("-name", "descending", "name"), ("tokens", "descending", "-tokens"),
+        ("-changed", "ascending", "changed"),
+    ):  # fmt: skip
+        page = text_of(get(server, f"/ui/?sort={sort}"))
+        (head,) = re.findall(r'aria-sort="(\w+)"><a href="/ui/\?sort=([-\w]+)">', page)
+        assert head == (direction, other)
+    assert listed_paths(server, "?sort=-tokens")[-1] == "c%20d%26e"
+
+
 def test_catalogue_searches_by_meaning_with_embeddings(tmp_path: Path) -> None:
     write_skill(tmp_path / "alpha", description="All about an automobile")
     with tiny.endpoint() as models:
@@ -73,7 +133,7 @@ def test_catalogue_searches_by_meaning_with_embeddings(tmp_path: Path) -> None:
             wait_until(lambda: listed_paths(server, "?q=driving+a+lorry") == ["alpha"])
 
 
-def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
+def test_catalogue_has_links_json_and_skills_not_listed_or_not_served(server: Server) -> None:
     page = get(server, "/ui/").body.decode()
     for part in (
         '<a href="/ui/skills/group/files"><bdi>files</bdi></a>', 'href="/ui/?sort=tokens"', 'href="/ui/?tag=tiny"',
@@ -81,7 +141,8 @@ def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
     ):  # fmt: skip
         assert part in page, part
     text = visible_text(page)
-    assert "6 skills" in text and text.count("left out") >= 2
+    assert "6 skills" in text and "left out" not in text
+    assert "not listed Models still get it by tools. the name" in text and "not served the file" in text
     # One skill shadows another, but folders are not shown to viewers who are no administrators.
     assert "shadowed" in text and "/two" not in page
     assert 'href="/ui/?q=tea&amp;format=json"' in get(server, "/ui/?q=tea").body.decode()
@@ -90,6 +151,18 @@ def test_catalogue_has_links_json_and_left_out_skills(server: Server) -> None:
     (row,) = json.loads(reply.body)
     assert (row["path"], row["description"], row["files"]) == ("a", "Makes <b>tea</b>.", 1)
     assert [bool(row["left_out"]) for row in json.loads(get(server, "/ui/?format=json").body)] == [1, 0, 1, 0, 0, 1]
+
+
+def test_badge_is_red_only_for_a_skill_that_models_do_not_get(tmp_path: Path, server: Server) -> None:
+    page = get(server, "/ui/").body.decode()
+    assert page.count('<span class="badge warning">not listed</span>') == 2
+    assert page.count('<span class="badge error">not served</span>') == 1
+    write_skill(tmp_path / "kept", name="Kept", description="x\ndisable-model-invocation: true")
+    with app_serving(tmp_path, "--ui") as other:
+        assert '<span class="badge error">not listed</span> <bdi>the name' in get(other, "/ui/").body.decode()
+    write_skill(tmp_path / "kept", name="Kept")
+    with app_serving(tmp_path, "--ui", "--no-tools") as other:
+        assert '<span class="badge error">not listed</span> <bdi>the name' in get(other, "/ui/").body.decode()
 
 
 def test_search_has_the_ranking_of_skills_search_with_reasons() -> None:

@@ -22,7 +22,7 @@ from mcp_skills_server.access.quota import Owner, QuotaError, Quotas, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import GrantedSkills, Views
-from mcp_skills_server.model import Skill
+from mcp_skills_server.model import Changes, Skill
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.policy import make_policy
@@ -192,8 +192,10 @@ def test_two_hundred_streams_are_served_and_all_receive_a_change(tmp_path: Path)
         write_skill(tmp_path / "two", name="other")
         assert {next_event(stream) for stream in streams} == {"change"}
         page = get(server, "/ui/live?part=1")
-        assert "appeared two left out" in visible_text(page) and b"<html" not in page.body
-        assert server.signal(signal.SIGTERM)[0] == 0
+        assert (
+            "appeared two not listed Models still get it by tools." in visible_text(page) and b"<html" not in page.body
+        )
+        assert server.signal(signal.SIGTERM) == 0
         # A stream that was cut off would raise IncompleteRead.
         assert {stream.read()[:6] for stream in streams} == {b"data: "}
 
@@ -289,6 +291,26 @@ def test_changed_files_without_kept_content_are_named(tmp_path: Path, monkeypatc
         write_skill(tmp_path / "a", body="three\n")
         assert [revision.kind for revision in revisions_of("a", 3)] == ["added", "removed", "changed"]
     assert {*revision.others} == {"file added: new.md", "file removed: old.md", "file changed: SKILL.md"}
+
+
+@pytest.mark.parametrize("read", ["before the change is known", "after it"])
+def test_change_during_the_first_reading_is_named(tmp_path: Path, read: str) -> None:
+    """The files kept are then none at all, or those that came."""
+    write_skill(tmp_path / "a", body="one\n", notes_md="x")
+    with Registry([tmp_path]) as registry:
+        registry.load()
+        write_skill(tmp_path / "a", body="longer two\n")
+        revisions = Revisions(registry)
+        changes: list[Changes] = []
+        registry.subscribe(changes.append)
+        if read == "after it":
+            registry.refresh()
+        revisions._read_known()
+        registry.refresh()
+        (change,) = changes
+        revisions._note(1.0, "a", change.before["a"], change.after["a"])
+    (revision,) = revisions.latest("a")
+    assert (revision.kind, *revision.others) == ("changed", "file changed: SKILL.md")
 
 
 def test_files_are_read_at_start_until_memory_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

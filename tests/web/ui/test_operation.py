@@ -193,7 +193,7 @@ def test_sources_show_kind_and_checks_and_errors_to_administrators(tmp_path: Pat
         context = make_context(registry=registry, sources=[state])
         own, site, empty = operation.source_rows(replace(context, is_admin=True))
         assert (own.name, own.skills, own.state, own.trouble) == ("own", 1, None, "")
-        assert (site.name, site.revision, site.skills, site.left_out) == (url, "abc123", 1, 1)
+        assert (site.name, site.revision, site.skills, site.short) == (url, "abc123", 1, {"not listed": 1})
         assert (site.state, site.trouble) == (state, state.trouble)
         assert (empty.name, empty.skills) == ("empty", 0)
         own, site = operation.source_rows(replace(context, is_admin=False))

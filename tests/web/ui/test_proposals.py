@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.proposals.intake import propose as propose_files
 from mcp_skills_server.proposals.store import ProposalStore
 from mcp_skills_server.web.ui.pages.proposals import sides
-from proposals.test_intake import manifest
+from proposals.test_intake import DRAFT, manifest
 from server.test_tools import text_of
 from tables import each_row
 from web.http_wire import Reply, Target, bearer_header, client, token_file
 from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB, configure
-from web.ui.chromium import find_harm, needs_chromium, open_page
+from web.ui.chromium import find_harm, needs_chromium, open_page, page_width
 from web.ui.serving import fetch, get, grant, ui_command, visible_text
+from web.ui.serving import text_of as text_of_reply
 from wire import serving, write_skill
 
 RIGHTS = ["propose", "review"]
 GRANTS = grant("ann", "**", may=RIGHTS) + grant("bob", "tea", "tea/**", may=RIGHTS)
 CHIEF = "chiefs-made-up-token-0123456789"
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+HEADERS = bearer_header(BOB) | {"Sec-Fetch-Site": "same-origin"}
 ABSENT = "/ui/proposals/20261124-0123456789ab"
 
 
@@ -86,11 +92,16 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
         assert decide(of_ann, decision="maybe") == 400
         assert decide(of_ann, "cross-site", decision="approve") == 403
         assert decide(of_ann, decision="approve") == 400, "its script was not confirmed"
+        refused = server.send("POST", f"/ui/proposals/{of_ann}", b"decision=approve&message=Nice+%3Cb%3E", HEADERS)
+        assert "read these files, and accept them too" in visible_text(refused)
+        assert ">Nice &lt;b&gt;</textarea>" in refused.body.decode(), "what was written stays"
         assert decide(of_ann, decision="approve", message="thanks".ljust(1_001, "!"), scripts="1") == 303
         assert (folder / "skills" / "tea" / SKILL_MD).exists()
         assert '"event":"read"' not in audit.read_text()
         decided = visible_text(view(f"/{of_ann}"))
-        assert "Approved by token:bob" in decided and ": thanks" in decided
+        assert re.search(r"Approved by token:bob 20\d\d-\d\d-\d\d \d\d:\d\d UTC ?: thanks", decided)
+        refused = server.send("POST", f"/ui/proposals/{of_ann}", b"decision=reject", HEADERS)
+        assert "approved already" in visible_text(refused)
         assert decide(of_ann, decision="reject") == 400
         with client(server, "modern", token=ANN) as wire:
             base = wire.call("skills_load", names=["tea"])["structuredContent"]["active_skills"][0]["digest"]
@@ -141,8 +152,8 @@ def test_refusal_on_the_page_names_no_folder_without_admin(folder: Path) -> None
         def refusal(token: str) -> str:
             headers = bearer_header(token) | {"Sec-Fetch-Site": "same-origin"}
             reply = server.send("POST", f"/ui/proposals/{id_}", b"decision=approve", headers)
-            assert reply.status == 400
-            return visible_text(reply)
+            assert reply.status == 400 and "Decision" in visible_text(reply), "the form is still there"
+            return text_of_reply(reply).partition('role="alert">')[2].partition("</p>")[0]
 
         for place, content in (("brew", "a file\n"), ("brew/SKILL.md", "---\nname: brew\ndescription: Brews.\n---\n")):
             file = folder / "skills" / place
@@ -212,6 +223,35 @@ def test_frequent_lines_of_long_files_are_not_matched() -> None:
 
 
 @needs_chromium
+def test_proposal_is_reviewed_on_a_phone(chromium: Browser, folder: Path) -> None:
+    """One column of marked lines; the box for scripts is required to approve, and not to reject."""
+    store = ProposalStore(folder / "kept")
+    served = {SKILL_MD: "---\nname: coffee\ndescription: Grinds tea beans.\n---\n", "run.sh": "#!/bin/sh\n"}
+    with Registry([folder / "skills"]) as registry:
+        base = registry.snapshot.skills["coffee"].files[SKILL_MD].digest
+        propose_files(registry, store, replace(DRAFT, name="coffee", base=base), served, registry.snapshot)
+    with (
+        ui_command(folder / "skills", "--proposals", folder / "kept") as address,
+        open_page(chromium, viewport={"width": 390, "height": 800}) as seen,
+    ):
+        page = seen.page
+        page.goto(address)
+        page.get_by_role("link", name="Proposals").click()
+        expect(page.get_by_role("main")).not_to_contain_text(re.compile(r"T\d\d:\d\d"))
+        page.get_by_role("link", name="coffee").click()
+        expect(page.locator(".sides .plus b").first).to_have_text("tea")
+        expect(page.locator(".sides .minus b").first).to_have_text("coffee")
+        left, right = (page.locator(f".sides td.{kind}").first.bounding_box() for kind in ("minus", "plus"))
+        assert left and right and left["x"] == right["x"] and left["y"] < right["y"]
+        assert page_width(page) <= 390
+        page.get_by_role("button", name="Approve").click()
+        assert page.evaluate("() => document.querySelector('[name=scripts]').validity.valueMissing")
+        expect(page.get_by_role("heading", name="Decision")).to_be_visible()
+        page.get_by_role("button", name="Reject").click()
+        expect(page.get_by_role("status")).to_contain_text("Rejected by local")
+
+
+@needs_chromium
 def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Path) -> None:
     """One host proposes, a person approves in a browser, another host is notified and loads the new text."""
     skills, store = folder / "skills", folder / "kept"
@@ -236,7 +276,7 @@ def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Pat
         assert find_harm(page) == []
         page.get_by_label("Message to the proposer").fill("Good idea")
         page.get_by_role("button", name="Approve").click()
-        expect(page.get_by_role("status")).to_contain_text("Approved by local: Good idea")
+        expect(page.get_by_role("status")).to_contain_text(re.compile(r"Approved by local .* 20\d\d.*: Good idea"))
         while other.notification()["method"] != "notifications/resources/list_changed":
             pass
         assert "Slowly." in text_of(other.call("skills_load", names=["coffee"]))

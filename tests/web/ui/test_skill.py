@@ -46,6 +46,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds = write_skill(root / "kinds", notes_md="# Notes\n", plain_txt="x<y\u200bz", big_txt="x\n" * (1 << 20))
     for target in (refunds, kinds):
         (target / "scheme.png").write_bytes(PNG)
+    code = 'def brew():\n    return "<b>" + 1  # \u200b\n'
+    (kinds / "tool.py").write_text(code, encoding="utf-8")
+    (kinds / "lines.txt").write_text("x\n" * 5_001, encoding="utf-8")
+    write_skill(root / "odd", name="other")
     (kinds / "data.bin").write_bytes(bytes(range(256)))
     (kinds / "zero.bin").write_bytes(bytes(1 << 20))
     fields = "x\narguments: [{name: city, description: Which one, required: true}, {name: day, default: today}]"
@@ -74,7 +78,7 @@ def test_skill_view_shows_rendered_and_raw_text(server: Server, folder: Path) ->
     assert raw
     assert html.unescape(raw[1]) == (folder / "refunds" / "SKILL.md").read_text(encoding="utf-8")
     digest = hashlib.sha256((folder / "refunds" / "SKILL.md").read_bytes()).hexdigest()
-    assert f"sha256:{digest[:16]}" in text
+    assert f"sha256:{digest[:16]}" in html_of(server, "/ui/skills/refunds?tab=files")
     assert "Hosts that support skills" in visible_text(text) and str(folder) not in text
     assert "/mcp" in text and "Bearer" not in text
 
@@ -96,10 +100,37 @@ def test_file_view_depends_on_type_and_size(server: Server) -> None:
     assert "attachment" in (get(server, "/ui/raw/kinds?file=notes.md&keep=1").headers["Content-Disposition"] or "")
     assert "The file is too large to be shown" in visible_text(html_of(server, "/ui/files/kinds?file=big.txt"))
     assert len(get(server, "/ui/raw/kinds?file=big.txt").body) == 2 << 20
-    text = html_of(server, "/ui/skills/many")
+    text = html_of(server, "/ui/skills/many?tab=files")
     assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
     text = html_of(server, "/ui/skills/long")
     assert "too long to be rendered" in visible_text(text) and len(text) < 500_000
+
+
+def test_file_has_numbered_lines_to_link_to_and_colours(server: Server, folder: Path) -> None:
+    page = html_of(server, "/ui/files/kinds?file=tool.py")
+    assert '<span id="L2"><a href="#L2" data-line="2"' in page
+    for token in ('"t-keyword">return', '"t-string">&#34;&lt;b&gt;', '"t-comment"># <span class="hidden">U+200B'):
+        assert token in page
+    content = re.search(r'<pre class="numbered"[^>]*>(.*?)</pre>', page, re.DOTALL)
+    assert content
+    plain = html.unescape(re.sub(r"<[^>]*>", "", content[1])).replace("U+200B", "\u200b")
+    assert plain == (folder / "kinds" / "tool.py").read_text(encoding="utf-8"), "what the button copies"
+    assert 'id="L1"' not in html_of(server, "/ui/files/kinds?file=lines.txt"), "too many lines"
+    assert 'href="/ui/files/odd?file=SKILL.md#L2"' in html_of(server, "/ui/skills/odd")
+
+
+def test_view_of_a_skill_has_tabs(server: Server) -> None:
+    for view, current in (
+        ("skills/tree", "Text"), ("skills/tree?tab=files", "Files"), ("history/tree", "Versions"),
+        ("skills/tree?tab=evaluation", "Evaluation"), ("files/tree?file=SKILL.md", "Files"),
+        ("skills/tree?tab=x", "Text"),
+    ):  # fmt: skip
+        page = html_of(server, f"/ui/{view}")
+        tabs = page.partition('aria-label="About this skill">')[2].partition("</nav>")[0]
+        assert re.findall(r'aria-current="(?:page|true)">(\w+)<', tabs) == [current]
+        assert re.findall(r">(\w+)</a>", tabs) == ["Text", "Files", "Versions", "Evaluation"]
+        heading, _, rest = page.partition('aria-label="About this skill">')
+        assert "Add to a host" in heading and "Path" in visible_text(heading) and "<h2" in rest
 
 
 def test_arguments_are_filled_into_the_text(server: Server) -> None:
@@ -120,12 +151,13 @@ def test_visibility_follows_frontmatter(server: Server) -> None:
 
 
 def test_files_are_a_tree_labelled_with_whole_paths(server: Server) -> None:
-    text = html_of(server, "/ui/skills/tree")
+    text = html_of(server, "/ui/skills/tree?tab=files")
     assert 'aria-label="x/y/one.md"><bdi>one.md</bdi>' in text
     assert "x / 2 files, 12 bytes two.md 6 bytes sha256:" in visible_text(text)
     assert "y / 1 file, 6 bytes one.md 6 bytes" in visible_text(text)
     assert "<bdi>i/j/k/l/z.md</bdi>" in text and text.count("<summary><bdi>") == 2 + 8
-    assert "4 tokens If every other text file were read too" in visible_text(text)
+    whole = visible_text(html_of(server, "/ui/skills/tree"))
+    assert "4 tokens If every other text file were read too" in whole
     assert get(server, f"/ui/files/tree?file={DEEP}/z.md").status == 200
 
 
@@ -147,9 +179,11 @@ def test_change_is_shown_as_diff_and_recorded_as_read(tmp_path: Path) -> None:
         assert "It has not changed." in visible_text(html_of(server, "/ui/history/a"))
         assert audit.read_bytes() == b"", "nothing of the skill was sent"
         write_skill(directory, body="# One\n\nsecond <b>line\n", scripts__more_py="new\n")
-        wait_until(lambda: "-first line" in visible_text(html_of(server, "/ui/history/a")))
-        text = visible_text(html_of(server, "/ui/history/a"))
-        assert "+second <b>line" in text and "file added: scripts/more.py" in text
+        wait_until(lambda: '<span class="minus">-<b>first </b>line' in html_of(server, "/ui/history/a"))
+        text = html_of(server, "/ui/history/a")
+        assert '<span class="plus">+<b>second &lt;b&gt;</b>line' in text
+        text = visible_text(text)
+        assert "file added: scripts/more.py" in text
         assert "script new: scripts/more.py" in text
         record = json.loads(audit.read_text(encoding="utf-8").splitlines()[-1])
         assert (record["event"], record["method"], record["skill"]) == ("read", "GET /ui/history", "a")
@@ -182,7 +216,7 @@ def test_git_history_is_shown_without_running_configured_programs(tmp_path: Path
     with app_serving(repository / "skills", "--ui") as server:
         text = html_of(server, "/ui/history/a")
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
-        assert "-# One" in text and "+# Two" in text
+        assert "-# <b>One</b>" in text and "+# <b>Two</b>" in text
     assert not marker.exists()
 
 

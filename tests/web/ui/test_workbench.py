@@ -13,19 +13,22 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
+import pytest
 from playwright.sync_api import Browser, expect
 
+from catalog.forest import write_files
 from forkserver import run
 from mcp_skills_server.hosts import edit
 from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import start_command
 from mcp_skills_server.web.ui.pages import skill
-from web.http_wire import wait_until
+from web.http_wire import Reply, bearer_header, token_file, wait_until
 from web.in_process import app_serving, local_page
+from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import needs_chromium
-from web.ui.serving import fetch, get, make_context, signed_in, skill_paths, text_of, visible_text
+from web.ui.serving import fetch, get, grant, make_context, signed_in, skill_paths, text_of, visible_text
 from web.ui.test_browser import open_local_page
 from web.ui.test_skill import PNG
 from wire import FIXTURES, Wire, write_skill
@@ -117,7 +120,7 @@ def test_trigger_queries_are_checked_and_saved_in_the_skill(chromium: Browser, t
     shutil.copytree(FIXTURES, tmp_path / "skills")
     with open_local_page(chromium, tmp_path / "skills") as (seen, origin):
         page, main = seen.page, seen.page.get_by_role("main")
-        page.goto(f"{origin}/ui/skills/acme/billing/refunds")
+        page.goto(f"{origin}/ui/skills/acme/billing/refunds?tab=evaluation")
         page.get_by_role("link", name="Try prompts for it").click()
         page.get_by_label("Queries").fill(queries)
         page.get_by_role("button", name="Check").click()
@@ -200,7 +203,9 @@ def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path)
         assert post_status("switch", origin, cookie, off="drinks/tea") == 303
         page = text_of(fetch(f"{origin}/ui/", cookie))
         assert "Switched off" in page and 'name="on" value="0:drinks/tea"' in page
-        assert fetch(f"{origin}/ui/skills/drinks/tea", cookie).status == 404
+        page = text_of(fetch(f"{origin}/ui/skills/drinks/tea?switched=off", cookie))
+        assert "It was switched off" in page and 'value="0:drinks/tea"><button class="main">Undo<' in page
+        assert ">Switch on<" in text_of(fetch(f"{origin}/ui/skills/drinks/tea", cookie))
         assert off.read_text(encoding="utf-8").splitlines()[1:] == ["drinks/tea"]
         assert post_status("switch", origin, cookie, off="drinks/coffee") == 303
         page = text_of(fetch(f"{origin}/ui/", cookie))
@@ -208,7 +213,60 @@ def test_local_skills_are_switched_off_until_none_is_left_and_on(tmp_path: Path)
         assert f"<title>Skills - {tmp_path.name}</title>" in page
         assert post_status("switch", origin, cookie, on="0:drinks/coffee") == 303
         assert post_status("switch", origin, cookie, on="0:drinks/tea") == 303
-        assert fetch(f"{origin}/ui/skills/drinks/tea", cookie).status == 200 and not off.exists()
+        page = text_of(fetch(f"{origin}/ui/skills/drinks/tea?switched=on", cookie))
+        assert "It was switched on. Undo" in visible_text(page) and 'name="off" value="drinks/tea"' in page
+        assert not off.exists()
+
+
+def test_administrators_of_a_server_switch_skills_and_are_recorded(tmp_path: Path) -> None:
+    def switch(token: str, **fields: str) -> Reply:
+        headers = bearer_header(token) | {"Sec-Fetch-Site": "same-origin"}
+        return server.send("POST", "/ui/switch", urlencode(fields).encode(), headers)
+
+    write_skill(tmp_path / "skills" / "tea")
+    token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
+    audit = tmp_path / "audit"
+    grants = configure(tmp_path, grant("bob", "**") + grant("ann", "**", may=["admin"]))
+    with app_serving("--config", grants, "--audit-log", audit, "--ui") as server:
+        assert "Switch off" not in text_of(get(server, "/ui/skills/tea", **bearer_header(BOB)))
+        assert switch(BOB, off="tea").status == 403
+        assert "Switch off" in text_of(get(server, "/ui/skills/tea", **bearer_header(ANN)))
+        assert switch(ANN, off="tea").headers["Location"] == "/ui/skills/tea?switched=off"
+        page = get(server, "/ui/skills/tea", **bearer_header(ANN))
+        assert "switched off" in visible_text(page) and str(tmp_path) not in text_of(page)
+        assert get(server, "/ui/skills/tea", **bearer_header(BOB)).status == 404
+        assert switch(BOB, on="0:tea").status == 403
+        assert switch(ANN, on="0:tea").headers["Location"] == "/ui/skills/tea?switched=on"
+    records = [json.loads(line) for line in audit.read_text().splitlines()]
+    switches = [record for record in records if record["event"].startswith("switch")]
+    assert [(record["event"], record["principal"], record["skill"]) for record in switches] == [
+        ("switch-off", "token:ann", "tea"), ("switch-on", "token:ann", "tea"),
+    ]  # fmt: skip
+
+
+def test_own_hosts_come_first(skills: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pathlib.Path.home", lambda: tmp_path)
+    write_files(tmp_path, {".cursor/mcp.json": "{}"})
+    with local_page(skills) as (origin, cookie):
+        page = visible_text(fetch(f"{origin}/ui/skills/refunds?tab=evaluation", cookie))
+    cut = page.partition("What each host shows its model unasked")[2]
+    assert cut.index("Cursor (yours, assumed)") < cut.index("Claude Desktop")
+    added = page.partition("Add to a host")[2]
+    assert added.index("Cursor yours") < added.index("Claude Desktop")
+
+
+def test_administrator_sees_who_may_see_a_skill_and_why(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "tea")
+    token_file(tmp_path, f"ann={ANN}", f"bob={BOB} groups=chefs")
+    grants = '[[grant]]\nwho = ["group:chefs"]\nskills = ["t*"]\nmay = ["scripts"]\n'
+    config = configure(tmp_path, grants + grant("ann", "**", may=["admin"]))
+    with app_serving("--config", config, "--ui") as server:
+        page = visible_text(get(server, "/ui/skills/tea", **bearer_header(ANN)))
+        assert "Who may see it" in page
+        assert "group:chefs read, scripts by group:chefs on t*" in page
+        assert "token:bob read, scripts by group:chefs on t*" in page
+        assert "token:ann read, admin by token:ann on **" in page
+        assert "Who may see it" not in visible_text(get(server, "/ui/skills/tea", **bearer_header(BOB)))
 
 
 def test_server_page_is_read_only_and_compressed(skills: Path) -> None:
@@ -265,7 +323,7 @@ def test_commands_and_entries_of_the_local_page_work_as_copied(tmp_path: Path) -
     assert len(commands) == len(snippets) == len(HOSTS)
     started = set[tuple[str, ...]]()
     for key, text in snippets:
-        (entry,) = edit.entries_of(text.encode(), HOSTS[key], start_command()).values()
+        (entry,) = edit.entries_of(text.encode(), HOSTS[key], start_command(), "skills").values()
         started.add(tuple(edit.command_line_of(entry)))
     (words,) = started
     assert words == (*start_command(), "serve", str(root), archive)
@@ -290,7 +348,7 @@ def test_page_of_a_started_server_offers_no_entries(tmp_path: Path) -> None:
     words = shlex.join(["mcp+stdio:" + sys.executable, "-m", "mcp_skills_server", "serve", str(tmp_path)])
     with signed_in(words) as (origin, cookie):
         page = text_of(fetch(f"{origin}/ui/skills/tea", cookie))
-    assert "Facts" in page and "Add to a host" not in page
+    assert "What it costs" in page and "Add to a host" not in page
 
 
 def test_page_without_a_folder_of_its_own_offers_no_new_skill(tmp_path: Path) -> None:
@@ -319,19 +377,20 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
     bitmap = write_skill(tmp_path / "bitmap", description="Draws bitmaps.\nicon: icon.bmp")
     (bitmap / "icon.bmp").write_bytes(b"BM")
     with app_serving(tmp_path, "--ui") as server:
-        page = get(server, "/ui/skills/refunds")
+        page = get(server, "/ui/skills/refunds?tab=evaluation")
         text = visible_text(page)
         assert "Trigger set: 1 of 3 prompts pass" in text
         assert "minutes comes first by the words minutes, meeting" in text
         assert "odd.json: has no trigger set" in text
-        assert re.search(r"claude-code[^:]*: with its description", text)
-        assert "codex : not at all; skills_search finds it" in text
+        assert re.search(r"Claude Code[^:]*: with its description", text)
+        assert "Codex : not at all; skills_search finds it" in text
+        assert all(host.title in text for host in HOSTS.values())
         assert re.search(r"repayments \d+%", text)
         assert b"<b>refunds</b>" not in page.body
         assert "No trigger set: put prompts into evals/trigger_queries.json" in visible_text(
-            get(server, "/ui/skills/minutes")
+            get(server, "/ui/skills/minutes?tab=evaluation")
         )
-        assert "For its author" not in visible_text(get(server, "/ui/skills/alone"))
+        assert "nothing to evaluate" in visible_text(get(server, "/ui/skills/alone?tab=evaluation"))
         copy = text_of(get(server, "/ui/skills/one/tea"))
         assert 'src="/ui/raw/one/tea?file=icon.png"' in copy
         assert "Also at two/tea" in visible_text(copy)

@@ -21,11 +21,14 @@ from typing import Final, Self
 
 from mcp_skills_server.catalog.path_map import outermost
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import FolderLink, Root, identity, link_state
+from mcp_skills_server.catalog.roots import FolderLink, Root, directory_identity, link_state
 from mcp_skills_server.catalog.scan import Arm
 from mcp_skills_server.catalog.threads import in_thread
 from mcp_skills_server.catalog.watch.events import CannotWatchError, DirectoryEvents, WatchLostError
 
+logger = logging.getLogger(__name__)
+
+RECONCILE_S: Final = 300.0
 _LONE_S: Final = 0.04
 """Debounce in seconds after a lone edit; the shortest wait of all."""
 _QUIET_S: Final = 0.25
@@ -35,6 +38,20 @@ _MAX_WAIT_S: Final = 3.0
 _LONE_PATHS: Final = 8
 _LONE_TOPS: Final = 3
 """Paths that one save touches in its directory at most: the file, a temporary and a backup copy."""
+_IDLE_S: Final = 0.5
+"""Seconds between two checks of an idle watch that its roots are still the same directories."""
+_FIRST_S: Final = 0.05
+"""Seconds that changes found by the scan after arming wait for their events."""
+_CALM_S: Final = 0.2
+"""An event this soon after a report belongs to the same burst and is no lone edit."""
+_PAUSE_S: Final = 0.25
+"""Seconds before the watch is armed anew: whatever ended it may still be going on."""
+_POLL_S: Final = 0.5
+_POLL_SHARE: Final = 4
+"""A poll pauses for this multiple of the processor time that it took, at least its own duration."""
+_STOP_CHECK_S: Final = 0.1
+_RETRY_S: Final = 60.0
+"""Seconds after which events are tried again where the system gave none."""
 
 
 class Burst:
@@ -67,25 +84,6 @@ class Burst:
         return len(tops) <= _LONE_TOPS and len({top.rpartition("/")[0] for top in tops}) == 1
 
 
-logger = logging.getLogger(__name__)
-
-_IDLE_S: Final = 0.5
-"""Seconds between two checks of an idle watch that its roots are still the same directories."""
-_FIRST_S: Final = 0.05
-"""Seconds that changes found by the scan after arming wait for their events."""
-_CALM_S: Final = 0.2
-"""An event this soon after a report belongs to the same burst and is no lone edit."""
-_PAUSE_S: Final = 0.25
-"""Seconds before the watch is armed anew: whatever ended it may still be going on."""
-_POLL_S: Final = 0.5
-_POLL_SHARE: Final = 4
-"""A poll pauses for this multiple of the processor time that it took, at least its own duration."""
-_STOP_CHECK_S: Final = 0.1
-RECONCILE_S: Final = 300.0
-_RETRY_S: Final = 60.0
-"""Seconds after which events are tried again where the system gave none."""
-
-
 class Watcher:
     """File watcher that keeps a registry current in its own thread, from `start` to `stop`.
 
@@ -104,11 +102,7 @@ class Watcher:
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        *,
-        poll: bool = False,
-        reconcile: float = RECONCILE_S,
+        self, registry: Registry, *, poll: bool = False, reconcile: float = RECONCILE_S
     ) -> None:
         self._registry = registry
         self._roots = [root for root in registry.roots if root.origin is None]
@@ -202,7 +196,8 @@ class Watcher:
             if self._trouble:
                 logger.warning("file events work again; changes are noticed at once")
                 self._trouble = ""
-            due, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
+            due = time.monotonic() + self._reconcile
+            reported, patience = -_CALM_S, _FIRST_S
             again: set[str] = set()
             """Directories to scan again, since their watch is new."""
             while (
@@ -265,7 +260,7 @@ def _watched_places(roots: Iterable[Root]) -> list[tuple[tuple[int, ...], dict[s
     link.
     """
     # a copy, since a scan of another thread may change the links meanwhile
-    return [(identity(root.given), {**root.links}) for root in roots]
+    return [(directory_identity(root.given), {**root.links}) for root in roots]
 
 
 def _changed_links(roots: Iterable[Root]) -> set[str]:

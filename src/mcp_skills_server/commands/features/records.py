@@ -306,7 +306,7 @@ class PrometheusMetrics(
                 "Seconds since a source was last found to be current.", ages, "source"
             ),
             "skills_served": Gauge("Skills that are served.", served),
-            "skills_left_out": Gauge("Skills that cannot be used.", len(snapshot.skills) - served),
+            "skills_left_out": Gauge("Skills that are not served.", len(snapshot.skills) - served),
             "skills_problems": Gauge(
                 "Problems that a scan finds in skills and roots; validate reads every file and "
                 "finds more.",

@@ -17,15 +17,7 @@ from mcp_skills_server.commands.features.records import (
 )
 from mcp_skills_server.commands.features.replicas import Replicas
 from mcp_skills_server.commands.features.services import HttpServices
-from mcp_skills_server.commands.fields import (
-    count,
-    flag,
-    many,
-    option,
-    seconds,
-    switch,
-    text,
-)
+from mcp_skills_server.commands.fields import count, flag, many, option, seconds, switch, text
 from mcp_skills_server.commands.opening import proposals_at
 from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 from mcp_skills_server.errors import UsageError
@@ -58,7 +50,7 @@ class ToolsFeature(Feature, heading="Tools", example="--prefer finance --max-loa
         metavar="CHARACTERS",
     )
     prefer: tuple[str, ...] = many(
-        "Skills with this tag are described to models before others where not all descriptions "
+        "Skills with this tag are listed first, and described to models where not all descriptions "
         "fit.",
         "TAG",
     )

@@ -39,7 +39,7 @@ def definitions(
     """Return the tool definitions, or none if there are no skills.
 
     Args:
-        listed: the skills, listed in the load tool's description.
+        listed: the skills, which the load tool's description names.
         characters: the limit of that description.
         handles: whether the session is an argument because no host binds it.
         words: keywords of the skills for the search tool's description, for hosts that search among
@@ -295,8 +295,8 @@ def _object(required: Sequence[str] = (), /, **properties: Json) -> dict[str, Js
     return schema
 
 
-def _list(of: Json) -> dict[str, Json]:
-    return {"type": "array", "items": of}
+def _list(items: Json) -> dict[str, Json]:
+    return {"type": "array", "items": items}
 
 
 _STRING: Final[dict[str, Json]] = {"type": "string"}

@@ -239,12 +239,11 @@ def trigger_first(description: str) -> str:
 
 def shown_part(overview: Overview, shown: Shown, position: int) -> str:
     """Return in words how much of a skill's description is shown."""
-    if shown.names is not None and position not in shown.names:
-        return "not named"
-    if shown.names is not None:
+    part = shown.cut.get(position)
+    if shown.names is not None:  # groups of names have no descriptions
+        if position not in shown.names:
+            return "not named"
         part = ""
-    else:
-        part = shown.cut.get(position)
     if part is None:
         return "with its whole description"
     if not part:
@@ -346,19 +345,19 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
         last = f"{_OTHERS}{rest:,}"
     budget -= len(last)
     named: dict[str, list[int]] = {label: [] for label in heads}
-    of = {position: label for label in heads for position in grouped[label]}
-    open_ones = set(heads)
+    labels = {position: label for label in heads for position in grouped[label]}
+    unfilled = set(heads)  # a group is filled once a name of it does not fit
     for position in round_robin(grouped):
-        label = of.get(position)
-        if label not in open_ones:
+        label = labels.get(position)
+        if label not in unfilled:
             continue
         size = len(escape(one_line(offers[position].name))) + 2
         if size <= budget:
             named[label].append(position)
             budget -= size
         else:
-            open_ones.discard(label)
-            if not open_ones:
+            unfilled.discard(label)
+            if not unfilled:
                 break
     lines: list[str] = []
     if budget >= 0:
@@ -373,6 +372,7 @@ def _grouped(offers: Sequence[Offer], budget: int, escape: Callable[[str], str])
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:
     """Return the number of leading folders that all paths share."""
+    # what the first and the last share in sorted order, all between them share
     first, last = min(folders, default=()), max(folders, default=())
     return next(
         (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),

@@ -378,11 +378,11 @@ def listing(
         next_after: the cursor of the next page; None on the last page.
         characters: the limit of all descriptions together.
     """
-    said = _without_repeats(entries)
-    most = max_min_limit(map(len, said), characters)
+    descriptions = _without_repeats(entries)
+    most = max_min_limit(map(len, descriptions), characters)
     shown = [
         {**entry, "description": clipped(description, most)}
-        for entry, description in zip(entries, said, strict=True)
+        for entry, description in zip(entries, descriptions, strict=True)
     ]
     structure: dict[str, Json] = {"skills": [*shown]}
     lines = [_listed(entry) for entry in shown] or ["No skill matches."]

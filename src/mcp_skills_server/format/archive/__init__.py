@@ -15,14 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.format.archive.tar import (
-    GZIP,
-    XZ,
-    fits_ustar,
-    is_tar,
-    read_tar,
-    write_tar,
-)
+from mcp_skills_server.format.archive.tar import GZIP, XZ, fits_ustar, is_tar, read_tar, write_tar
 from mcp_skills_server.format.archive.tree import (
     ArchiveRefusedError,
     Files,
@@ -54,7 +47,7 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
     """Return (content, is executable) of each file of a zip or tar by path, in path order.
 
     The first bytes select the format, whatever the Content-Type or suffix. Paths lose a leading
-    `./`; empty directories are left out. Every path stays inside the target directory, on any
+    `./`; empty directories are dropped. Every path stays inside the target directory, on any
     platform. The files need not be a skill.
 
     Raises:

@@ -104,7 +104,7 @@ class _Inflated:
 
 def is_tar(raw: bytes) -> bool:
     """Tell whether this is a tar that is not packed."""
-    return raw[257:262] == b"ustar"
+    return raw[257:262] == b"ustar"  # the field `magic` of the first header
 
 
 def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
@@ -133,7 +133,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
                 raise ArchiveRefusedError("the archive gives all members one name or size")
             name, size = fields.get("path", name), _decimal(fields.get("size"), size)
             continue
-        if kind in _LINKS:
+        if kind in _LINKS:  # what is left of `kind` after these three: a file, or a directory
             raise ArchiveRefusedError(f"{quoted(shown)} is a {_LINKS[kind]}")
         if kind in _DEVICES:
             raise ArchiveRefusedError(f"{quoted(shown)} is a {_DEVICES[kind]}")
@@ -275,7 +275,7 @@ def _ustar_head(path: str, size: int, executable: bool, kind: bytes = b"0") -> b
         *(b"%011o" % size, b"%011o" % 0, _NO_CHECKSUM, kind, b"", b"ustar\x0000"),
         *(b"", b"", b"0000000", b"0000000", prefix),
     )
-    return head[:148] + b"%06o\0 " % sum(head) + head[156:]
+    return head[:148] + b"%06o\0 " % sum(head) + head[156:]  # with the checksum in its field
 
 
 def _padded(raw: bytes) -> tuple[bytes, bytes]:

@@ -143,11 +143,11 @@ class Tree:
 
     def parse_name(self, name: str) -> tuple[str, bool]:
         """Return (path, is directory) of a member's name; the archive's root has the path ""."""
+        if name in {".", "./"}:
+            return "", True
         path = name.removeprefix("./")
         is_directory = path.endswith("/") or path in {"", "."}
         path = path.removesuffix("/")
-        if name in {".", "./"}:
-            return "", True
         check_name(path or name)
         return path, is_directory
 

@@ -49,7 +49,7 @@ def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
     """Return the variables in a skill's `metadata.env`, a list or a string of names.
 
     Spaces or commas separate names in a string. Invalid names, and names beyond the limit of a
-    call, are left out.
+    call, are ignored.
     """
     metadata = frontmatter.get("metadata")
     declared = metadata.get("env") if isinstance(metadata, dict) else None

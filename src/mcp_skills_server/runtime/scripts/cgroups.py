@@ -38,6 +38,7 @@ def delegated(mount: str = "/sys/fs/cgroup") -> Path | None:
         if "memory" not in (top / "cgroup.controllers").read_text().split():
             return None
         pids = (top / "cgroup.procs").read_text().split()
+        # processes of others in it stay where they are; the write below then fails
         if pids and {*map(int, pids)} <= {*with_descendants(os.getpid())}:
             (top / _LEAF).mkdir(exist_ok=True)
             for pid in pids:

@@ -66,9 +66,8 @@ BUILT_IN: Final[Mapping[str, tuple[_Candidate, ...]]] = {
     ".ps1": (_Candidate("pwsh", ("-NoProfile", "-NonInteractive", "-File")),),
 }
 """The interpreter map by extension: the first installed candidate with a good probe is used."""
-_ASKED_FOR: Final[Mapping[str, str]] = dict.fromkeys(
-    (".ts", ".mts"), "bun, deno, tsx or node 22.18"
-)
+_NEEDED: Final[Mapping[str, str]] = dict.fromkeys((".ts", ".mts"), "bun, deno, tsx or node 22.18")
+"""The programs that an error names, where it is not the first candidate alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class Interpreters:
     """
 
     def __init__(self, named: Mapping[str, str]) -> None:
-        self._found: dict[str, Interpreter] = {}
+        self._chosen: dict[str, Interpreter] = {}
         self._candidates = dict(BUILT_IN)
         for extension, program in named.items():
             key = extension.lower()
@@ -132,19 +131,19 @@ class Interpreters:
         return self._by_first_line(path, head())
 
     def _by_extension(self, path: str, extension: str) -> Interpreter:
-        if extension not in self._found:
+        if extension not in self._chosen:
             interpreter = next(filter(None, map(_find, self._candidates[extension])), None)
             if interpreter is None:
                 wanted = self._candidates[extension][0].program
                 if self._candidates[extension] is BUILT_IN.get(extension):
-                    wanted = _ASKED_FOR.get(extension, wanted)
+                    wanted = _NEEDED.get(extension, wanted)
                 raise RequestError(
                     f"{printable(path)} cannot be run: it needs {wanted}, which is not installed, "
                     "or does not start, where this server runs; do its work another way, or ask "
                     "the user to install it"
                 )
-            self._found[extension] = interpreter
-        return self._found[extension]
+            self._chosen[extension] = interpreter
+        return self._chosen[extension]
 
     def _by_first_line(self, path: str, head: bytes) -> Interpreter:
         if not head.startswith(_FIRST_LINE):
@@ -171,18 +170,19 @@ def _find(candidate: _Candidate) -> Interpreter | None:
         return None
     program = os.path.abspath(program)
     if not candidate.probe:
-        return Interpreter((program, *candidate.options), _libraries(program))
+        return Interpreter((program, *candidate.options), _needs_of(program))
     try:
         answer = query([program, *candidate.probe])
     except OSError:
         return None
-    places = [os.path.abspath(line) for line in answer.stdout.splitlines() if line]
-    if answer.returncode or not places:
+    # the first line is the program's real path, the others are folders that it needs
+    paths = [os.path.abspath(line) for line in answer.stdout.splitlines() if line]
+    if answer.returncode or not paths:
         return None
-    return Interpreter((places[0], *candidate.options), tuple(dict.fromkeys(places)))
+    return Interpreter((paths[0], *candidate.options), tuple(dict.fromkeys(paths)))
 
 
-def _libraries(program: str) -> tuple[str, ...]:
+def _needs_of(program: str) -> tuple[str, ...]:
     """Return the paths that a program must read: itself, and an npm package's install folder."""
     real = os.path.realpath(program)
     before, folder, _ = real.partition(f"{os.sep}node_modules{os.sep}")

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
@@ -21,10 +22,10 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.scripts.processes import ProcessTree, entries, lines
 from mcp_skills_server.runtime.scripts.trees import MAX_FILES, exceeds
 
-_PAUSE: Final = 10
+_PAUSE_FACTOR: Final = 10
 """The pause after a disk measurement as a factor of its duration, which bounds the cost of large
 trees."""
-_SPARE: Final = 8
+_SPARE_DIVISOR: Final = 8
 """The divisor of the memory limit that gives the allowance for the programs around a script."""
 _MAPPED: Final = 1 << 20
 """The assumed size of a deleted file of which a page is mapped, such as a semaphore, in bytes."""
@@ -37,6 +38,14 @@ _BUFFER_DEFAULTS: Final = (
 """What the operator may have set instead. A container may lack these files."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    """A run that waits for a slot, until `granted` is set."""
+
+    owner: Owner | None
+    granted: anyio.Event = field(default_factory=anyio.Event)
+
+
 class RunSlots:
     """A fair concurrency limit of runs: the waiting owner with the fewest runs is next.
 
@@ -46,7 +55,7 @@ class RunSlots:
     def __init__(self, total: int) -> None:
         self.total: Final = total
         self._held = Counter[Owner | None]()
-        self._waiting: list[tuple[Owner | None, anyio.Event]] = []
+        self._waiting: list[_Waiter] = []
 
     @asynccontextmanager
     async def slot(self, owner: Owner | None, timeout_s: float) -> AsyncGenerator[None]:
@@ -58,26 +67,26 @@ class RunSlots:
             QuotaError: the wait timed out because of the owner's own runs.
             RequestError: the wait timed out because of other owners' runs.
         """
-        mine = owner, anyio.Event()
-        self._waiting.append(mine)
+        waiter = _Waiter(owner)
+        self._waiting.append(waiter)
         self._grant()
         try:
             with anyio.move_on_after(timeout_s):
-                await mine[1].wait()
-            if not mine[1].is_set():
+                await waiter.granted.wait()
+            if not waiter.granted.is_set():
                 raise self._refusal(owner)
             yield
         finally:
-            if mine[1].is_set():
+            if waiter.granted.is_set():
                 self._held[owner] -= 1
                 self._held += Counter()  # drops owners without runs
                 self._grant()
             else:
-                self._waiting.remove(mine)
+                self._waiting.remove(waiter)
 
     def _refusal(self, owner: Owner | None) -> RequestError:
         words = "running already, the most that {} may run at once; try again in a moment"
-        if not self._may(owner):
+        if not self._may_start(owner):
             return QuotaError(
                 f"{self.limit(owner)} of your scripts are {words.format('one client')}", "runs"
             )
@@ -87,19 +96,19 @@ class RunSlots:
         """Return how many runs an owner may have; by default one slot is left for others."""
         return min(self.total, limit_of(owner, "runs") or max(1, self.total - 1))
 
-    def _may(self, owner: Owner | None) -> bool:
+    def _may_start(self, owner: Owner | None) -> bool:
         return owner is None or self._held[owner] < self.limit(owner)
 
     def _grant(self) -> None:
         """Grant free slots: first to the owner with the fewest runs, ties in order of arrival."""
         while self._held.total() < self.total:
-            able = [waiter for waiter in self._waiting if self._may(waiter[0])]
+            able = [waiter for waiter in self._waiting if self._may_start(waiter.owner)]
             if not able:
                 return
-            first = min(able, key=lambda waiter: self._held[waiter[0]])
+            first = min(able, key=lambda waiter: self._held[waiter.owner])
             self._waiting.remove(first)
-            self._held[first[0]] += 1
-            first[1].set()
+            self._held[first.owner] += 1
+            first.granted.set()
 
 
 class ResourceUsage:
@@ -112,7 +121,7 @@ class ResourceUsage:
     def __init__(self, tops: Sequence[str], disk_bytes: int, memory_bytes: int) -> None:
         self._tops = tops
         self._disk_bytes = disk_bytes
-        self.memory_bytes = memory_bytes + memory_bytes // _SPARE
+        self.memory_bytes = memory_bytes + memory_bytes // _SPARE_DIVISOR
         self.too_much_memory = f"its processes took more than {self.memory_bytes:,} bytes of memory"
         self._due = time.monotonic()
 
@@ -134,7 +143,7 @@ class ResourceUsage:
         left = self._disk_bytes - _nameless(pids, self._tops)
         full = left < 0 or exceeds(self._tops, left)
         ended = time.monotonic()
-        self._due = ended + _PAUSE * (ended - begun)
+        self._due = ended + _PAUSE_FACTOR * (ended - begun)
         return full
 
 
@@ -161,18 +170,19 @@ def _memory(pids: Collection[int], most: int) -> int:
 def _sockets(pids: Collection[int]) -> int:
     """Return the most that the sockets of these processes can hold, in bytes.
 
-    Their network namespace knows also those of connections that wait to be accepted, which belong
-    to no process. 0 if it is that of the machine.
+    It is 0 if they have no network namespace of their own. That counts all sockets, also those of
+    connections that wait to be accepted, which belong to no process.
     """
     for pid in pids:
         with suppress(OSError):
             if not os.path.samefile(f"/proc/{pid}/ns/net", "/proc/self/ns/net"):
                 files = f"/proc/{pid}/net/sockstat", f"/proc/{pid}/net/sockstat6"
                 rows = {line.split()[0]: line.split() for file in files for line in lines(file)}
+                # "sockets: used 5", "TCP: inuse 1 orphan 0 tw 0 alloc 3 mem 2", "TCP6: inuse 0";
+                # `mem` is the memory of TCP on the whole machine, in pages
                 total, tcp, tcp6 = (
                     rows.get(name, ["0"] * 3) for name in ("sockets:", "TCP:", "TCP6:")
                 )
-                # The last number is the memory of TCP on the whole machine, in pages.
                 held = int(tcp[-1]) * os.sysconf("SC_PAGE_SIZE")
                 held = min(held, (int(tcp[2]) + int(tcp6[2])) * _TCP_SOCKET)
                 defaults = (int(line) for path in _BUFFER_DEFAULTS for line in lines(path))
@@ -195,9 +205,9 @@ def _nameless(pids: Collection[int], tops: Sequence[str]) -> int:
     for pid in pids:
         for name in entries(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                of = os.stat(f"/proc/{pid}/fd/{name}")
-                if stat.S_ISREG(of.st_mode) and of.st_nlink == 0 and of.st_dev in disks:
-                    sizes[of.st_dev, of.st_ino] = of.st_blocks * 512
+                file = os.stat(f"/proc/{pid}/fd/{name}")
+                if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev in disks:
+                    sizes[file.st_dev, file.st_ino] = file.st_blocks * 512
         for line in lines(f"/proc/{pid}/maps"):
             if line.endswith(" (deleted)"):  # also files that are mapped and closed
                 span, _, _, disk, inode = line.split()[:5]

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from mcp_skills_server.dialects.runtime.words import WORKSPACE
 from mcp_skills_server.model import Json
-from mcp_skills_server.runtime.scripts.output_files import OutputFile
+from mcp_skills_server.runtime.scripts.output_files import OutputFile, OutputFiles
 from mcp_skills_server.runtime.scripts.processes import ProcessResult
 from mcp_skills_server.runtime.scripts.sandbox import Bubblewrap
 
@@ -64,16 +64,9 @@ class Outcome:
 
 
 def outcome_of(
-    path: str,
-    ended: ProcessResult,
-    remarks: str,
-    sandbox: Bubblewrap | None,
-    files: tuple[tuple[OutputFile, ...], int],
+    path: str, ended: ProcessResult, remarks: str, sandbox: Bubblewrap | None, files: OutputFiles
 ) -> Outcome:
-    """Return the outcome of a run, with the server's remarks appended to stderr.
-
-    `files` has the listed output files and the number of further ones.
-    """
+    """Return the outcome of a run, with the server's remarks appended to stderr."""
     between = ""
     if remarks and ended.stderr and not ended.stderr.endswith("\n"):
         between = "\n"
@@ -94,7 +87,8 @@ def outcome_of(
         kind,
         user,
         gaps,
-        *files,
+        files.listed,
+        files.others,
     )
 
 

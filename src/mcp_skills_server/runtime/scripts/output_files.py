@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.errors import RequestError
@@ -32,6 +32,13 @@ class OutputFile:
     size: int
 
 
+class OutputFiles(NamedTuple):
+    """The listed files of a work directory, and the number of further ones."""
+
+    listed: tuple[OutputFile, ...] = ()
+    others: int = 0
+
+
 def is_plain(status: os.stat_result) -> bool:
     """Return True for a regular file with a single hard link."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
@@ -46,9 +53,8 @@ def skip_absent() -> Generator[None]:
         raise
     except OSError as error:
         if error.errno in disk.TRANSIENT_ERRORS:
-            raise RequestError(
-                f"The work directory cannot be read now ({error.strerror}); try again in a moment"
-            ) from None
+            fault = f"The work directory cannot be read now ({error.strerror})"
+            raise RequestError(f"{fault}; try again in a moment") from None
     except ValueError:  # a name that the system cannot encode
         return
 
@@ -73,9 +79,8 @@ def read(top: str, path: str, most: int) -> bytes:
     *above, name = path.split("/")
     is_long = len(path) > _MAX_PATH or len(above) > _MAX_DEPTH
     if is_long or {"", ".", ".."} & {*above, name} or "\\" in path:
-        raise RequestError(
-            f"{shown!r} is not a file path in the work directory; copy it from the script's result"
-        )
+        fault = f"{shown!r} is not a file path in the work directory"
+        raise RequestError(f"{fault}; copy it from the script's result")
     with skip_absent(), disk.open_directory(top, "/".join(above), follow=False) as here:
         status = disk.lstat(here, name)
         raw = read_plain(here, name, most)
@@ -95,8 +100,8 @@ def read(top: str, path: str, most: int) -> bytes:
     raise RequestError(f"The work directory has no file {shown!r}")
 
 
-def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, ...], int]:
-    """Return up to `most` files changed since a time, sorted, and the number of further ones.
+def files_since(top: str, since_ns: int, most: int) -> OutputFiles:
+    """Return the files changed since a time, sorted, of which `most` are listed.
 
     `since_ns` is a ctime of the same disk, because scripts cannot set a ctime. RequestError: the
     directory cannot be read now.
@@ -112,7 +117,7 @@ def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, .
         else:
             hidden += 1  # a result cannot show this path
     files.sort(key=lambda file: file.path)
-    return tuple(files[:most]), len(files[most:]) + hidden
+    return OutputFiles(tuple(files[:most]), len(files[most:]) + hidden)
 
 
 def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:

@@ -143,8 +143,8 @@ class ExecutionPolicy:
 
     def _check_source(self, skill: Skill) -> None:
         root = self._registry.roots[skill.root]
-        said = self._roots.get(root.given)
-        if said is False:
+        is_allowed = self._roots.get(root.given)  # None if the operator did not name this root
+        if is_allowed is False:
             raise _untrusted(
                 skill,
                 "the operator of this server has excluded the scripts of its source. " + _INSTEAD,
@@ -152,7 +152,8 @@ class ExecutionPolicy:
         if skill.origin is not None:
             # Trust in one of the operator's own folders does not extend to a skill of another
             # origin in it.
-            self._check_origin(skill, skill.origin, named=said is True and root.origin is not None)
+            is_named = is_allowed is True and root.origin is not None
+            self._check_origin(skill, skill.origin, named=is_named)
 
     def _check_origin(self, skill: Skill, given: str, *, named: bool) -> None:
         origin, shown = canonical(given), printable(identity.shown_origin(given))
@@ -173,12 +174,10 @@ class ExecutionPolicy:
             raise _untrusted(skill, why) from None
         if any(approval.digest == digest for approval in known):
             return
-        before = next(
-            (approval for approval in reversed(known) if approval.skill == skill.path), None
-        )
+        earlier = [approval for approval in known if approval.skill == skill.path]
         state = "was never approved"
-        if before is not None:
-            state = f"changed since it was approved on {before.day}"
+        if earlier:
+            state = f"changed since it was approved on {earlier[-1].day}"
         self._report(skill, digest, state)
         command = f"scripts approve ROOT {shlex.quote(printable(skill.path))} --digest {digest}"
         raise _untrusted(

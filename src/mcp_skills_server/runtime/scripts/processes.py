@@ -273,33 +273,33 @@ class _Run:
         progress: Progress | None,
     ) -> None:
         """Wait until the program ends, times out or is stopped by `poll`; then kill the rest."""
-        wanted = False
+        must_stop = False
 
-        async def polling(limit: anyio.CancelScope) -> None:
-            nonlocal wanted
-            while not wanted:
+        async def polling(waiting: anyio.CancelScope) -> None:
+            nonlocal must_stop
+            while not must_stop:
                 await anyio.sleep(poll_s)
-                wanted = await poll(self._tree)
-            limit.cancel()
+                must_stop = await poll(self._tree)
+            waiting.cancel()
 
         async with anyio.create_task_group() as tasks:
             for stream in streams:
                 tasks.start_soon(stream.drain)
             if progress is not None:
                 tasks.start_soon(self._report, progress)
-            with anyio.move_on_after(timeout_s) as limit:
-                tasks.start_soon(polling, limit)
+            with anyio.move_on_after(timeout_s) as waiting:
+                tasks.start_soon(polling, waiting)
                 await self._process.wait()
             ended_itself = self._process.returncode is not None
             if not ended_itself:
-                self.stopped, self.timed_out = wanted, not wanted
-                if not wanted:  # no grace period for a run that exceeds a limit
+                self.stopped, self.timed_out = must_stop, not must_stop
+                if not must_stop:  # no grace period for a run that exceeds a limit
                     await self._terminate()
             self.duration_ms = round((time.monotonic() - self._started) * 1000)
-            if ended_itself:
-                await _closed(streams)
+            if ended_itself:  # its descendants may still write; else they are killed at once
+                await _drained(streams)
             await self.kill()
-            await _closed(streams)
+            await _drained(streams)
             tasks.cancel_scope.cancel()
 
     def exit_code(self, report: Capture | None) -> int | None:
@@ -362,7 +362,8 @@ async def _in_thread(work: Callable[[], None]) -> None:
     await to_thread.run_sync(work, limiter=anyio.CapacityLimiter(1))
 
 
-async def _closed(streams: Sequence[Capture]) -> None:
+async def _drained(streams: Sequence[Capture]) -> None:
+    """Wait up to `LINGER_S` until all pipes are closed and read."""
     with anyio.move_on_after(LINGER_S):
         for stream in streams:
             await stream.ended.wait()

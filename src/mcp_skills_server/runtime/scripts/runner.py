@@ -45,7 +45,7 @@ from mcp_skills_server.runtime.scripts.arguments import (
 from mcp_skills_server.runtime.scripts.interpreters import Interpreters
 from mcp_skills_server.runtime.scripts.limits import ResourceUsage, RunSlots
 from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
-from mcp_skills_server.runtime.scripts.output_files import OutputFile
+from mcp_skills_server.runtime.scripts.output_files import OutputFiles
 from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
 from mcp_skills_server.runtime.scripts.processes import (
     NOT_STARTED,
@@ -71,10 +71,10 @@ _CLEANUP_S: Final = 20.0
 _NOTHING_RUN: Final = "Nothing was run: {}. The operator of this server must correct that"
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
-_HEAD: Final = 256
+_HEAD_BYTES: Final = 256
 """The first bytes of a script, in which its shebang line must end."""
-_PROCESSES: Final = 64
-_OPEN_FILES: Final = 64
+_MAX_PROCESSES: Final = 64
+_MAX_OPEN_FILES: Final = 64
 """A low limit, because socket buffers belong to no process and are counted by no memory limit."""
 _CPU_SPARE_S: Final = 5
 _PLATFORM_NEEDS: Final = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt" else ()
@@ -273,8 +273,8 @@ class Scripts:
     ) -> Outcome:
         if not workspace.is_open:
             raise RequestError("The work directory of this session is gone; start a new session")
-        files: tuple[tuple[OutputFile, ...], int] = (), 0
-        emptied, reason, path = False, None, run.request.path
+        files, emptied, reason = OutputFiles(), False, None
+        path = run.request.path
         directory = self._run_directory()
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(workspace.begin_run)
@@ -293,7 +293,7 @@ class Scripts:
         closed = box is not None and not run.network
         remarks = remarks_on(ended, reason, run.timeout_s, network_closed=closed)
         if emptied:
-            files = (), 0
+            files = OutputFiles()
             most = f"more than {self._settings.workspace_bytes:,} bytes, had too many files"
             remarks.append(
                 f"the session's work directory took {most}, or could not be measured, and was "
@@ -339,11 +339,12 @@ class Scripts:
 
     def _command(self, run: _CheckedRun, workspace: Workspace, directory: RunDirectory) -> Command:
         """Lay out the files of a run, and return the command to execute. Blocks."""
-        bubblewrap = self._sandbox()
-        owner = None if bubblewrap is None else bubblewrap.user
+        box = self._sandbox()
+        owner = None if box is None else box.user
         request, file = run.request, run.file
         interpreter = self._interpreters.choose(
-            request.path, lambda: self._registry.read(file)[:_HEAD] if file is not None else b""
+            request.path,
+            lambda: self._registry.read(file)[:_HEAD_BYTES] if file is not None else b"",
         )
         workdir = workspace.prepare(request.workdir)
         if request.fill is not None:
@@ -354,17 +355,18 @@ class Scripts:
             lay_out(self._registry, skill, script, os.path.join(directory.skills, name))
         skills, work, temporary = directory.skills, workspace.path, directory.temporary
         path, prefix, seccomp = os.environ.get("PATH", ""), None, None
-        if bubblewrap is not None:
+        if box is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
-            places = skills, work, temporary, directory.shared
-            view = SandboxView(*places, start, interpreter.needs, network=run.network)
-            prefix, seccomp = partial(bubblewrap.prefix, view), bubblewrap.seccomp
+            mounted = skills, work, temporary, directory.shared
+            view = SandboxView(*mounted, start, interpreter.needs, network=run.network)
+            prefix, seccomp = partial(box.prefix, view), box.seccomp
+            # from here on the paths as the script sees them
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
-        home, top = skills, work
+        skill_dir, script_dir = skills, work
         if run.skill_directory:
-            home = top = os.path.join(skills, run.skill_directory)
-        started = [os.path.join(top, *request.path.split("/"))]
+            skill_dir = script_dir = os.path.join(skills, run.skill_directory)
+        started = [os.path.join(script_dir, *request.path.split("/"))]
         if request.launcher is not None:
             started.insert(0, os.path.join(work, request.launcher))
         env = {
@@ -373,7 +375,7 @@ class Scripts:
             "HOME": work,
             "TMPDIR": temporary,
             "LANG": "C.UTF-8",
-            "SKILL_DIR": home,
+            "SKILL_DIR": skill_dir,
             "SKILL_WORKSPACE": work,
             **run.env,
         }
@@ -388,11 +390,11 @@ class Scripts:
             "CPU": math.ceil(timeout_s + _CPU_SPARE_S) * (os.cpu_count() or 1),
             "DATA": self._settings.memory_bytes,
             "FSIZE": self._settings.file_bytes,
-            "NOFILE": _OPEN_FILES,
+            "NOFILE": _MAX_OPEN_FILES,
             "CORE": 0,
             "MSGQUEUE": 0,
             "RTPRIO": 0,
-            "NPROC": _PROCESSES,
+            "NPROC": _MAX_PROCESSES,
         }
         if owner is not None:
             limits["USER"] = owner
@@ -419,9 +421,7 @@ class Scripts:
             else:  # code from a call can read all skills that are laid out for it
                 events.record_run("", path, "", laid_out=digests)
 
-    def _clean_up(
-        self, directory: RunDirectory, workspace: Workspace
-    ) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
+    def _clean_up(self, directory: RunDirectory, workspace: Workspace) -> tuple[OutputFiles, bool]:
         """Remove a run's directory; return its output files, and True if those were removed too."""
         files = directory.files_made(workspace.path)
         directory.discard()
@@ -474,9 +474,8 @@ def _file(skill: Skill, path: str) -> SkillFile:
         hint = "it has no scripts"
         if there:
             hint = f"its scripts are {listed(there)}"
-        raise RequestError(
-            f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}"
-        )
+        fault = f"The skill {skill.name} has no file {printable(path[:200])!r}"
+        raise RequestError(f"{fault}; {printable(hint)}")
     return file
 
 

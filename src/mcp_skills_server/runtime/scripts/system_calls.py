@@ -17,7 +17,7 @@ import errno
 import platform
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -124,8 +124,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 def numbers(column: int) -> dict[str, int]:
     """Return the numbers of the calls that always fail, by name, for a column of the table."""
-    calls = ((name, of[column]) for name, of in {**_REFUSED, **_ABSENT, **_INVALID}.items())
-    return {name: number for name, number in calls if number is not None}
+    calls = {**_REFUSED, **_ABSENT, **_INVALID}
+    by_name = {name: columns[column] for name, columns in calls.items()}
+    return {name: number for name, number in by_name.items() if number is not None}
 
 
 def program(machine: str | None = None) -> bytes | None:
@@ -147,35 +148,22 @@ def _instructions(here: Architecture) -> list[bytes]:
     for calls, answer in (
         (_REFUSED, refuse), (_ABSENT, absent), (_INVALID, ERRNO | errno.EINVAL)
     ):  # fmt: skip
-        for of in calls.values():
-            number = of[here.column]
+        for columns in calls.values():
+            number = columns[here.column]
             if number is not None:
                 out += _return_if(_EQUAL, number, answer)
     out += _check_argument(_CLONE[here.column], 0, _return_if(_ANY_BIT, _NEW_NAMESPACES, refuse))
     out += _check_argument(
         _UNSHARE[here.column], 0, _return_if(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse)
     )
-    typing = [
-        instruction
-        for number in _TERMINAL_INPUT
-        for instruction in _return_if(_EQUAL, number, refuse)
-    ]
-    out += _check_argument(_IOCTL[here.column], 1, typing)
+    out += _check_argument(_IOCTL[here.column], 1, _return_for(_TERMINAL_INPUT, refuse))
     out += _check_argument(_PRCTL[here.column], 0, _return_if(_EQUAL, _SET_DUMPABLE, refuse))
-    known = [
-        instruction for family in _SOCKETS for instruction in _return_if(_EQUAL, family, ALLOW)
-    ]
-    out += _check_argument(
-        _SOCKET[here.column], 0, [*known, _op(_RETURN, ERRNO | errno.EAFNOSUPPORT)]
-    )
+    families = [*_return_for(_SOCKETS, ALLOW), _op(_RETURN, ERRNO | errno.EAFNOSUPPORT)]
+    out += _check_argument(_SOCKET[here.column], 0, families)
     options = [_op(_EQUAL, _SOCKET_LEVEL, 1, 0), _op(_RETURN, ALLOW), _load(_ARGUMENTS + 8 * 2)]
-    for names, answer in ((_OPTIONS, ALLOW), (_BUFFER_SIZES, ERRNO)):
-        options += [
-            instruction for name in names for instruction in _return_if(_EQUAL, name, answer)
-        ]
-    out += _check_argument(
-        _SETSOCKOPT[here.column], 1, [*options, _op(_RETURN, ERRNO | errno.ENOPROTOOPT)]
-    )
+    options += [*_return_for(_OPTIONS, ALLOW), *_return_for(_BUFFER_SIZES, ERRNO)]
+    options.append(_op(_RETURN, ERRNO | errno.ENOPROTOOPT))
+    out += _check_argument(_SETSOCKOPT[here.column], 1, options)
     memory = _return_if(_ANY_BIT, _HUGE, refuse)
     memory += [_op(_ANY_BIT, _ANONYMOUS, 0, 2), *_return_if(_ANY_BIT, _SHARED, refuse)]
     out += _check_argument(_MMAP[here.column], 3, memory)
@@ -192,9 +180,15 @@ def _return_if(test: int, value: int, answer: int) -> list[bytes]:
     return [_op(test, value, 0, 1), _op(_RETURN, answer)]
 
 
+def _return_for(values: Iterable[int], answer: int) -> list[bytes]:
+    """Return the instructions that return `answer` for each of these values."""
+    return [instruction for value in values for instruction in _return_if(_EQUAL, value, answer)]
+
+
 def _load(offset: int) -> bytes:
     return _op(_LOAD, offset)
 
 
 def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    """Return an instruction; a test skips the next `yes` instructions if it is true, else `no`."""
     return struct.pack("=HBBI", code, yes, no, value)

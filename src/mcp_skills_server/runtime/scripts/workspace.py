@@ -22,7 +22,7 @@ from mcp_skills_server.runtime.scripts.trees import discard, empty, exceeds
 
 logger = logging.getLogger(__name__)
 
-_FILES_NAMED: Final = 50
+_MAX_LISTED: Final = 50
 _MAX_WORKDIR_BYTES: Final = 512
 _DIRECTORY: Final = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -86,9 +86,8 @@ class Workspace:
             RequestError: it is not relative, leads outside, or cannot be a directory.
         """
         if len(workdir.encode()) > _MAX_WORKDIR_BYTES:
-            raise RequestError(
-                f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes; choose a shorter one"
-            )
+            fault = f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes"
+            raise RequestError(f"{fault}; choose a shorter one")
         self._restore()
         if os.path.isabs(workdir) or ".." in workdir.replace("\\", "/").split("/"):
             raise RequestError(
@@ -98,9 +97,8 @@ class Workspace:
         # Resolve first: a script may have left a symlink that leads elsewhere.
         path = os.path.realpath(os.path.join(self.path, workdir))
         if path != self.path and not path.startswith(self.path + os.sep):
-            raise RequestError(
-                f"workdir {printable(workdir)!r} leads out of the work directory; choose another"
-            )
+            fault = f"workdir {printable(workdir)!r} leads out of the work directory"
+            raise RequestError(f"{fault}; choose another")
         try:
             _make_inside(self.path, os.path.relpath(path, self.path).split(os.sep), self._owner)
         except OSError as error:
@@ -150,12 +148,12 @@ class RunDirectory:
         os.mkdir(self.skills)
         os.chmod(self.skills, 0o755)  # noqa: S103 - for another user; the parent is private
 
-    def files_made(self, workspace: str) -> tuple[tuple[output_files.OutputFile, ...], int]:
-        """Return the files changed in `workspace` since `make`, and the number of further ones."""
+    def files_made(self, workspace: str) -> output_files.OutputFiles:
+        """Return the files changed in `workspace` since `make`."""
         with suppress(OSError, RequestError):
             since = os.lstat(self._begun).st_ctime_ns
-            return output_files.files_since(workspace, since, _FILES_NAMED)
-        return (), 0
+            return output_files.files_since(workspace, since, _MAX_LISTED)
+        return output_files.OutputFiles()
 
     def discard(self) -> None:
         """Remove the directory, if it exists."""

@@ -40,15 +40,20 @@ _AGAIN_S: Final = 60.0
 MAX_REVISIONS: Final = 20
 """Maximum number of commits shown."""
 _MAX_BYTES: Final = 1 << 20
+_MAX_TIMES: Final = 16 << 20
 _MAX_LINES: Final = 500
 _MAX_CHARACTERS: Final = 2_000
 """Maximum length of one line, and of an author or subject."""
-_SECONDS: Final = 5.0
+_LOG_S: Final = 5.0
 _LAST_MOMENT: Final = 253_402_300_799
 """The end of the year 9999: a commit may claim any time."""
 _LOG: Final = (
     "log", "--no-show-signature", "--no-color", "--no-mailmap", "--no-notes", "--encoding=UTF-8",
     "--no-renames", f"--max-count={MAX_REVISIONS}",
+)  # fmt: skip
+_TIMES: Final = (
+    "log", "--no-show-signature", "--no-color", "--no-renames", "--name-only", "-z",
+    "--max-count=5000",
 )  # fmt: skip
 _PATCH: Final = ("--patch", "--no-ext-diff", "--no-textconv", "--unified=3")
 _WILD: Final = re.compile(r"[*?\[\\]")
@@ -81,12 +86,12 @@ class Commit:
 
 def pathspecs(folder: str, without: Sequence[str] = ()) -> list[str]:
     """Return git pathspecs for a folder, without some subfolders and never-served files."""
-    before, places = "", [":(top)"]
+    prefix, specs = "", [":(top)"]
     if folder:
-        before, places = f"{folder}/", [f":(top,literal){folder}"]
-    places += [f":(top,literal,exclude){before}{path}" for path in without]
-    above = _WILD.sub(r"\\\g<0>", before)
-    return places + [f":(top,exclude){above}{pattern}" for pattern in _IGNORED]
+        prefix, specs = f"{folder}/", [f":(top,literal){folder}"]
+    specs += [f":(top,literal,exclude){prefix}{path}" for path in without]
+    escaped = _WILD.sub(r"\\\g<0>", prefix)  # these are patterns, no literal paths
+    return specs + [f":(top,exclude){escaped}{pattern}" for pattern in _IGNORED]
 
 
 def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] | None:
@@ -101,29 +106,59 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
     # if the diffs are too large or incomplete, return the commits without diffs
     for more in (_PATCH, ()):
         try:
-            raw = git.run(*words, *more, *where, seconds=_SECONDS, most=_MAX_BYTES)
+            raw = git.run(*words, *more, *where, seconds=_LOG_S, most=_MAX_BYTES)
         except (GitFailedError, SourceError):
             continue
         parts = raw.decode("utf-8", "replace").split(mark)[1:]
+        # five fields a commit; the last one is its diff
         return [_commit(*parts[at : at + 5]) for at in range(0, len(parts) - 4, 5)]
     return None
+
+
+def commit_times(root: Path) -> dict[str, float]:
+    """Return the time of the last commit of each file below a root, by relative path. Blocks.
+
+    Only the last 5,000 commits of a working copy are read; {} if there is none, or git fails.
+    """
+    top, mark = working_copy(root), secrets.token_hex(16)
+    if top is None:
+        return {}
+    above = f"{root.relative_to(top).as_posix()}/".removeprefix("./")
+    words = (*_TIMES, f"--format={mark}%at", "--end-of-options", "HEAD", "--")
+    try:
+        git = Git(top / ".git", "", "none")
+        raw = git.run(*words, *pathspecs(above.rstrip("/")), seconds=_LOG_S, most=_MAX_TIMES)
+    except (GitFailedError, SourceError):
+        return {}
+    times: dict[str, float] = {}
+    for commit in raw.decode("utf-8", "replace").split(mark)[1:]:
+        moment, *paths = commit.split("\0")
+        for path in paths:
+            file = path.removeprefix("\n").removeprefix(above)
+            times.setdefault(file, _seconds(moment.strip()))
+    return times
 
 
 def changed_blobs(git: Git, places: Sequence[str], *revisions: str) -> set[str]:
     """Return the ids of all blobs that `read_log` would compare, or raise GitFailedError."""
     words = (*_LOG, "--format=", "--raw", "--no-abbrev", "-z")
     where = ("--end-of-options", *revisions, "--", *places)
-    raw = git.run(*words, *where, seconds=_SECONDS, most=_MAX_BYTES)
+    raw = git.run(*words, *where, seconds=_LOG_S, most=_MAX_BYTES)
     return {blob.decode() for pair in _CHANGED.findall(raw) for blob in pair if blob.strip(b"0")}
 
 
 def _commit(commit: str, moment: str, author: str, subject: str, rest: str) -> Commit:
-    when = min(int(moment), _LAST_MOMENT) if moment.isascii() and moment.isdigit() else 0
     diff = rest.strip("\n")
     lines = diff.split("\n") if diff else []
     shown = tuple(line[:_MAX_CHARACTERS] for line in lines[:_MAX_LINES])
     author, subject = author[:_MAX_CHARACTERS], subject[:_MAX_CHARACTERS]
-    return Commit(commit, float(when), author, subject, shown, len(lines) <= _MAX_LINES)
+    return Commit(commit, _seconds(moment), author, subject, shown, len(lines) <= _MAX_LINES)
+
+
+def _seconds(moment: str) -> float:
+    if moment.isascii() and moment.isdigit():
+        return float(min(int(moment), _LAST_MOMENT))
+    return 0.0
 
 
 def working_copy(root: Path) -> Path | None:

@@ -131,10 +131,10 @@ class Git:
         ):
             stdin.write(given)
             stdin.seek(0)
-            words = [*self._words(git, passed), *arguments]
+            command = [*self._command_prefix(git, passed), *arguments]
             try:
                 process = subprocess.Popen(  # noqa: S603, the purpose of this module
-                    words,
+                    command,
                     stdin=stdin,
                     pass_fds=passed,
                     stdout=subprocess.PIPE,
@@ -147,7 +147,7 @@ class Git:
                 raise UnreachableError(f"git cannot start ({error.strerror or error})") from None
             self._running.add(process)
             overdue = threading.Event()
-            timer = threading.Timer(seconds, lambda: (overdue.set(), _end(process)))
+            timer = threading.Timer(seconds, lambda: (overdue.set(), _kill(process)))
             timer.daemon = True
             timer.start()
             out = cast("IO[bytes]", process.stdout)
@@ -161,26 +161,26 @@ class Git:
                 code = -1
             finally:
                 timer.cancel()
-                _end(process)
+                _kill(process)
                 out.close()
                 process.wait()
                 self._running.discard(process)
             if overdue.is_set():
                 raise GitFailedError(f"no answer within {seconds:g} seconds")
             stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _MAX_STDERR))
-            self.warned = said = stderr.read().decode("utf-8", "replace")
+            self.warned = message = stderr.read().decode("utf-8", "replace")
+            if code < 0:
+                message = f"{message}\nfatal: git was ended by signal {-code}"
             if code:
-                raise GitFailedError(
-                    said if code > 0 else f"{said}\nfatal: git was ended by signal {-code}"
-                )
+                raise GitFailedError(message)
 
     def end(self) -> None:
         """Kill the running commands, and refuse to start further ones."""
         self._ended = True
         for process in tuple(self._running):
-            _end(process)
+            _kill(process)
 
-    def _words(self, program: str, passed: Sequence[int]) -> list[str]:
+    def _command_prefix(self, program: str, passed: Sequence[int]) -> list[str]:
         """Return git's command line with resource limits, up to the command."""
         git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
@@ -209,7 +209,7 @@ class Git:
         return self._environment
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its process group."""
     if process.poll() is not None:
         return

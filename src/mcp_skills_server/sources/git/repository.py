@@ -26,7 +26,7 @@ from mcp_skills_server.sources.source import (
     UnsignedCommitError,
 )
 
-_OURS: Final = "refs/kept/current"
+_KEPT_REF: Final = "refs/kept/current"
 _FETCH: Final = (
     "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
     "--no-auto-maintenance",
@@ -126,7 +126,7 @@ class Repository:
         self._fetch_s = fetch_s
         self._depth = depth
         self.git = Git(directory, address.url, address.protocol, most_bytes=most_bytes)
-        self._filters = True
+        self._can_filter = True
 
     def resolve(self) -> Tip:
         """Resolve the address to a commit, by one `ls-remote` unless it names a commit."""
@@ -143,7 +143,7 @@ class Repository:
         # An annotated tag is an object of its own; `^{}` lists its commit.
         peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
         words = ("ls-remote", "--quiet", REMOTE, *names, *peeled)
-        with self._said():
+        with self._explaining():
             raw = self.git.run(*words, seconds=self._resolve_s, most=_MAX_REFS_BYTES)
         refs: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").splitlines():
@@ -169,19 +169,19 @@ class Repository:
         self._tidy(len(tip.commit))
         depth = self._depth if before in {"", tip.commit} else _HISTORY[0]
         shallow = (f"--depth={depth}", _WITHOUT_BLOBS, REMOTE)
-        with self._said():
+        with self._explaining():
             try:
-                self._fetch(*shallow, f"+{tip.commit}:{_OURS}")
+                self._fetch(*shallow, f"+{tip.commit}:{_KEPT_REF}")
             except GitFailedError as error:  # an old server serves refs only
                 if not tip.name or not _NO_SUCH_OBJECT.search(str(error)):
                     raise
-                self._fetch(*shallow, f"+{tip.name}:{_OURS}")
+                self._fetch(*shallow, f"+{tip.name}:{_KEPT_REF}")
         if not self.has(tip):
             raise UnreachableError("it changed while it was fetched")
 
     def has(self, tip: Tip) -> bool:
         """Tell whether this commit was the last that `fetch` fetched."""
-        wanted = ("rev-parse", "--verify", "--quiet", f"{_OURS}^{{commit}}")
+        wanted = ("rev-parse", "--verify", "--quiet", f"{_KEPT_REF}^{{commit}}")
         try:
             answer = self.git.run(*wanted, seconds=self._resolve_s)
         except GitFailedError:
@@ -197,10 +197,10 @@ class Repository:
 
     def fetch_blobs(self, tip: Tip, ids: Collection[str], among: Sequence[str]) -> None:
         """Fetch blobs; `among` are arguments of `git rev-list` for fetched trees that have them."""
-        if not self._filters:
+        if not self._can_filter:
             return
         words = ("rev-list", "--objects", "--missing=print", *among)
-        with self._said():
+        with self._explaining():
             listed = self.git.run(*words, seconds=self._fetch_s, most=_MAX_LISTED_BYTES)
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
             absent = sorted(missing.intersection(ids))
@@ -214,18 +214,18 @@ class Repository:
             except GitFailedError as error:
                 if not _NO_SUCH_OBJECT.search(str(error)):
                     raise
-                self._filters = False
+                self._can_filter = False
         # the server filters blobs but does not serve them singly: fetch the whole commit
-        if not self._filters:
+        if not self._can_filter:
             self.clear()
             self.fetch(tip)
 
     def follows(self, tip: Tip, before: str) -> bool:
         """Tell whether the commit `before` is an ancestor of the `tip` fetched after it."""
-        with self._said():
-            for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
+        with self._explaining():
+            for depth in _HISTORY if self._can_filter else _HISTORY_UNFILTERED:
                 if depth > _HISTORY[0]:
-                    wanted = ("--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
+                    wanted = ("--filter=tree:0", REMOTE, f"+{tip.commit}:{_KEPT_REF}")
                     self._fetch(f"--depth={depth}", *wanted)
                 words = ("rev-list", tip.commit)
                 listed = self.git.run(*words, seconds=self._resolve_s, most=_MAX_REFS_BYTES)
@@ -255,7 +255,7 @@ class Repository:
         """
         only = [f":(literal){path}" for path in paths]
         words = ("ls-tree", *(("-r",) if deep else ()), "-z", f"{commit}:{folder}", "--", *only)
-        with self._said():
+        with self._explaining():
             try:
                 raw = self.git.run(*words, seconds=self._fetch_s, most=_MAX_LISTED_BYTES)
             except GitFailedError as error:
@@ -279,7 +279,10 @@ class Repository:
         """Stream the output of `git cat-file --batch` for these blobs, in their order."""
         wanted = "\n".join(object_ids).encode() + b"\n"
         words = ("cat-file", "--batch", "--buffer")
-        with self._said(), self.git.stream(*words, seconds=self._fetch_s, given=wanted) as out:
+        with (
+            self._explaining(),
+            self.git.stream(*words, seconds=self._fetch_s, given=wanted) as out,
+        ):
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:
@@ -298,10 +301,10 @@ class Repository:
         except GitFailedError as error:
             if "ssh-keygen" in str(error) and "cannot run" in str(error):
                 raise UnreachableError("ssh-keygen is not installed; install OpenSSH") from None
-            said = "; ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
+            lines = "; ".join(line.strip() for line in str(error).splitlines()[:2] if line.strip())
             raise UnsignedCommitError(
                 f"commit {commit[:12]} is not signed by anybody that --require-signed-commits "
-                f"names ({said or 'it is not signed'})"
+                f"names ({lines or 'it is not signed'})"
             ) from None
 
     def clear(self) -> None:
@@ -310,7 +313,7 @@ class Repository:
 
     def _fetch(self, *arguments: str, given: bytes = b"", settings: Sequence[str] = ()) -> None:
         filters = [argument for argument in arguments if argument.startswith("--filter=")]
-        if filters and not self._filters:
+        if filters and not self._can_filter:
             arguments = tuple(argument for argument in arguments if argument not in filters)
         try:
             self.git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
@@ -318,10 +321,10 @@ class Repository:
             self._remove_leftovers()  # a part of a pack, which may fill the disk
             raise
         if filters and _NO_FILTER in self.git.warned:
-            self._filters = False
+            self._can_filter = False
 
     @contextmanager
-    def _said(self) -> Generator[None]:
+    def _explaining(self) -> Generator[None]:
         """Convert GitFailedError to an UnreachableError with a reason; if unknown, clear all."""
         try:
             yield
@@ -344,7 +347,7 @@ class Repository:
         try:
             for folder in (directory / "objects", directory / "refs"):
                 folder.mkdir(parents=True, exist_ok=True)
-            for name, text in (("HEAD", f"ref: {_OURS}\n"), ("config", config)):
+            for name, text in (("HEAD", f"ref: {_KEPT_REF}\n"), ("config", config)):
                 if not (directory / name).exists():
                     replace_file(directory / name, text.encode(), None)
         except OSError as error:

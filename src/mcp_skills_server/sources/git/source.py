@@ -24,12 +24,7 @@ from mcp_skills_server.format.file_names import folded
 from mcp_skills_server.format.ignored import is_entered, is_ignored, summarize
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.git.address import is_commit, parse_address
-from mcp_skills_server.sources.git.repository import (
-    MAX_PATHS_BYTES,
-    Repository,
-    Tip,
-    TreeEntry,
-)
+from mcp_skills_server.sources.git.repository import MAX_PATHS_BYTES, Repository, Tip, TreeEntry
 from mcp_skills_server.sources.grouping import group_by_skill, is_skill_md, root_name
 from mcp_skills_server.sources.records import IndexRecord
 from mcp_skills_server.sources.source import (
@@ -128,7 +123,7 @@ class GitFolder(Source):
                 fault = f"{signers} has changed; restart the server to accept new commits"
                 raise UsageError(f"--require-signed-commits {fault}")
             self._repository.check_signature(tip.commit, signers)
-        said = [*self._check_history(before, tip)]
+        accepted = [*self._check_history(before, tip)]
         skills, touched, warnings = self._touched(tip, known) or self._all(tip)
         units: list[Unit] = []
         refused: list[SkillRefusal] = []
@@ -147,7 +142,7 @@ class GitFolder(Source):
             await self._in_thread(self._put, run, tip, missing)
 
         plan = Plan(units, fetch, index, refused=refused, refused_stay=False, is_atomic=True)
-        plan.touched, plan.warnings = touched, said
+        plan.touched, plan.warnings = touched, accepted
         return plan
 
     def _all(self, tip: Tip) -> tuple[dict[str, WantedSkill], None, Sequence[str]]:
@@ -203,6 +198,7 @@ class GitFolder(Source):
             for commit in commits
         )
         total = known.skills + len(known.refused) - len(old) + len(new)
+        # the lines for the operator name all that lies beside skills, so `_all` has to write them
         if any((*old_rest, *new_rest)) or not 0 < total <= self.settings.fetch.limits.skills:
             return None
         return new, old.keys() | new.keys(), known.warnings
@@ -231,7 +227,7 @@ class GitFolder(Source):
                 name = skill.folder or root_name(files, [self._address.name]) or "skill"
                 notes: tuple[str, ...] = ()
                 if left_out := sorted(skill.left_out):
-                    notes = (f"{name}: left out what is never served: {summarize(left_out)}",)
+                    notes = (f"{name}: not served, because of their names: {summarize(left_out)}",)
                 intake.put(unit, UnitContents({name: files}, {}, notes, tuple(pointers)))
         if intake.is_full:
             most = self.settings.fetch.limits.unpacked_bytes
@@ -364,7 +360,7 @@ def _add(skill: WantedSkill, entry: TreeEntry) -> None:
     try:
         path = decode_name(entry.path)
         path = path[len(skill.folder) + 1 :] if skill.folder else path
-        # before ignored names are left out: `../x` is an attack, no forgotten file
+        # before ignored names are dropped: `../x` is an attack, no forgotten file
         check_name(path)
     except ArchiveRefusedError as error:
         skill.fault = skill.fault or str(error)

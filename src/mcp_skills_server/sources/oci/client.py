@@ -8,15 +8,16 @@ token server is requested only at the exact address that the registry names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Final, Literal
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format.fields import items, mapping
+from mcp_skills_server.model import Json
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.model.digests import digest_of, is_digest
 from mcp_skills_server.sources import addresses
@@ -44,8 +45,10 @@ _DIGEST: Final = "docker-content-digest"
 _MANIFESTS: Final = {"Accept": manifests.ACCEPT}
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 _ERROR_BYTES: Final = 1 << 16
-_TAGS_PAGE: Final = 1 << 20
 _TAGS: Final = 1000
+_MAX_PAGES: Final = 100
+_LIST: Final = {"Accept": f"{manifests.INDEX}, application/json"}
+_NEXT: Final = re.compile(r'<([^<>]{1,2000})>; ?rel="?next"?')
 _CODE: Final = re.compile("[A-Za-z0-9_]{1,40}")
 
 
@@ -64,13 +67,29 @@ class RegistryClient(HttpClient):
 
     # Reading
 
-    async def digest(self) -> str | None:
-        """Return the digest that the reference names now, by one HEAD; None without the header."""
-        response = await self._ask("HEAD", f"/manifests/{self._reference.wanted}", _MANIFESTS, 0)
+    async def digest(self, wanted: str) -> str | None:
+        """Return the digest that a tag names now, by one HEAD; None without the header."""
+        response = await self._ask("HEAD", f"/manifests/{wanted}", _MANIFESTS, 0)
         if response.status == 404:
-            raise await self._absent(self._reference.wanted)
+            raise await self._absent(wanted)
         digest = response.headers.get(_DIGEST)
         return digest if response.status == 200 and is_digest(digest) else None
+
+    async def tags(self) -> list[str]:
+        """Return all tags of the repository."""
+        pages = self._pages(f"/tags/list?n={_TAGS}", "tags")
+        return [tag async for page in pages for tag in page if isinstance(tag, str)]
+
+    async def referrers(self, digest: str) -> list[Json]:
+        """Return the descriptors of the artifacts that refer to a manifest.
+
+        A registry without the API for it has an index of them under a tag.
+        """
+        for path in (f"/referrers/{digest}", f"/manifests/{digest.replace(':', '-')}"):
+            pages = [page async for page in self._pages(path, "manifests")]
+            if pages:
+                return [entry for page in pages for entry in page]
+        return []
 
     async def manifest(self, wanted: str) -> tuple[str, bytes]:
         """Return digest and bytes of the manifest or index at a digest or tag.
@@ -192,15 +211,31 @@ class RegistryClient(HttpClient):
             hint += f"; {self._access.trouble}"
         return f"{shown(response.url)} asks for permission (status {response.status}); {hint}"
 
+    async def _pages(self, path: str, key: str) -> AsyncGenerator[list[Json]]:
+        """Yield the entries of each page of a list; no page if the registry has no such list."""
+        for _ in range(_MAX_PAGES):
+            page = await self._ask("GET", path, _LIST, manifests.MAX_BYTES)
+            if page.status in {404, 405}:
+                return
+            _check(page)
+            try:
+                listed = items(mapping(load_json(page.body)).get(key))
+            except ValueError:
+                raise UnacceptableError(f"{shown(page.url)}: this is not JSON") from None
+            yield listed
+            following = _NEXT.search(page.headers.get("link", ""))
+            if following is None:
+                return
+            path = urljoin(page.url, following[1])
+        raise UnacceptableError(f"{shown(path)}: this list has more than {_MAX_PAGES} pages")
+
     async def _absent(self, wanted: str) -> AbsentError:
         """Return the error for a missing manifest, with the last tags of the first page."""
         named = f"{self._reference.registry} has no {self._reference.repository} {wanted}"
-        headers = {"Accept": "application/json"}
+        listed: list[Json] = []
         try:
-            page = await self._ask("GET", f"/tags/list?n={_TAGS}", headers, _TAGS_PAGE)
-            _check(page)
-            listed = items(mapping(load_json(page.body)).get("tags"))
-        except (UnacceptableError, UnreachableError, ValueError):
+            listed = await anext(self._pages(f"/tags/list?n={_TAGS}", "tags"), listed)
+        except (UnacceptableError, UnreachableError):
             return AbsentError(named)
         tags = [tag for tag in listed if isinstance(tag, str) and tag.isprintable()]
         tags = sorted([tag for tag in tags if len(tag) <= 128][:_TAGS])

@@ -7,12 +7,12 @@ is written, that of the Agent Skills OCI artifacts specification (0.1.0), which 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mcp_skills_server.format.fields import items, mapping
-from mcp_skills_server.model import Json
+from mcp_skills_server.model import SKILL_MD, Json
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.sources.source import UnacceptableError
@@ -33,7 +33,11 @@ DESCRIPTION: Final = "org.opencontainers.image.description"
 VERSION: Final = "org.opencontainers.image.version"
 MAX_BYTES: Final = 4 << 20
 """Maximum size of a manifest or index, as the distribution API recommends."""
-MAX_LAYERS: Final = 128
+MAX_ARCHIVES: Final = 128
+MAX_LAYERS: Final = 1_000
+"""As many as a skill may have files, since some tools push each file as a layer."""
+_BUNDLE: Final = "application/vnd.dev.sigstore.bundle"
+_PREDICATE: Final = "dev.sigstore.bundle.predicateType"
 _ATTESTATION: Final = "vnd.docker.reference.type"
 _PREFERRED: Final = ("linux/amd64", "linux/arm64")
 
@@ -55,6 +59,7 @@ class ImageManifest:
 
     layers: tuple[Descriptor, ...]
     annotations: Mapping[str, str]
+    is_skill: bool = False  # its type says so, or a layer is a file SKILL.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,10 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
         layers = items(manifest["layers"])
         if len(layers) > MAX_LAYERS:
             raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MAX_LAYERS}")
-        return ImageManifest(tuple(map(_descriptor, layers)), _texts(manifest.get("annotations")))
+        described = tuple(map(_descriptor, layers))
+        titles = [layer.annotations.get(TITLE, "").rpartition("/")[2] for layer in described]
+        is_skill = manifest.get("artifactType") == SKILL or SKILL_MD in titles
+        return ImageManifest(described, _texts(manifest.get("annotations")), is_skill)
     if isinstance(manifest.get("manifests"), list):
         entries = items(manifest["manifests"])
         if len(entries) > most:
@@ -93,6 +101,21 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
     raise UnacceptableError(
         "its manifest has neither layers nor manifests, as image specification 1.1 wants"
     )
+
+
+def bundles_among(referrers: Iterable[Json], predicates: Container[str]) -> list[str]:
+    """Return the digests of the referrers that may be sigstore bundles.
+
+    Skip an entry of another type, or with a predicate of a type not among `predicates`.
+    """
+    digests: dict[str, None] = {}
+    for entry in map(mapping, referrers):
+        kind, digest = entry.get("artifactType"), entry.get("digest")
+        predicate = _texts(entry.get("annotations")).get(_PREDICATE)
+        is_bundle = kind is None or str(kind).startswith(_BUNDLE)
+        if is_bundle and is_digest(digest) and (predicate is None or predicate in predicates):
+            digests[digest] = None
+    return [*digests]
 
 
 def _collection(manifest: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:

@@ -12,12 +12,15 @@ from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.sources import addresses
 
 LATEST: Final = "latest"
+TAGS: Final = "tags:"
+"""Prefix of a revision of all tags of a repository, whose earlier states are not kept."""
 _SCHEMES: Final = {"oci://": "https", "oci+http://": "http"}
 _REGISTRY: Final = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
 )
 _SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_NO_SKILL: Final = re.compile(r"sha256-|v?[0-9]++(?:[.][0-9]++)*(?:[-+_].*)?$")
 _MAX_LENGTH: Final = 255
 _HUB: Final = "docker.io"
 _HUB_API: Final = "registry-1.docker.io"
@@ -26,7 +29,10 @@ _EXAMPLE: Final = "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSIT
 
 @dataclass(frozen=True, slots=True)
 class OciReference:
-    """Reference to an artifact: by `digest`, if there is one, else by `tag`."""
+    """Reference to an artifact: by `digest`, if there is one, else by `tag`.
+
+    Without both it is the artifact `latest`, or in a repository without that those of all tags.
+    """
 
     scheme: str
     registry: str
@@ -66,6 +72,11 @@ class OciReference:
         return self.registry.partition(":")[0]
 
 
+def is_skill_tag(text: str) -> bool:
+    """Tell whether a tag may name a skill: no version, and no referrer of a digest."""
+    return bool(_TAG.fullmatch(text)) and not _NO_SKILL.match(text)
+
+
 def is_oci(text: str) -> bool:
     """Tell whether a text is an artifact reference rather than a path."""
     return text.lower().startswith(tuple(_SCHEMES))
@@ -84,7 +95,7 @@ def rejoined(texts: Iterable[str]) -> list[str]:
 
 
 def parse_reference(text: str, *, http: bool = False) -> OciReference:
-    """Parse an artifact reference; without tag and digest the tag is `latest`.
+    """Parse an artifact reference.
 
     Raises UsageError if it is malformed, or plain http to another machine without `http`.
     """
@@ -109,8 +120,6 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
     if len(repository) > _MAX_LENGTH or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
-    if not tag and not digest:
-        tag = LATEST
     reference = OciReference(_SCHEMES[spelled], registry, repository, tag or None, digest or None)
     if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
         raise UsageError(f"{shown} is plain http; --allow-http allows it")

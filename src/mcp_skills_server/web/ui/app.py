@@ -33,7 +33,6 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
-from mcp_skills_server.proposals.approval import UnwritableError
 from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
@@ -45,6 +44,7 @@ from mcp_skills_server.web.part import REQUESTER, Part, requester
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.addresses import BASE, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
+from mcp_skills_server.web.ui.colours import changed_words, diff_lines
 from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
     catalogue,
@@ -73,14 +73,13 @@ _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript", "mark.svg": "image/svg+xml"}
 _MIN_COMPRESSED: Final = 1024
 """Responses of at least so many bytes are compressed."""
-_UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NOT_THERE: Final = (
     "There is no such page. Its skill may have been deleted, or you may not read it."
 )
 
 PageOf: TypeAlias = Callable[[Request, Context], Awaitable[Response]]
-FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], str]
-"""Handles a form in a thread, and returns the path of the view to redirect to."""
+FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], str | Response]
+"""Handles a form in a thread; returns the path of the view to redirect to, or the form again."""
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
     "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -103,33 +102,37 @@ def _in_thread(page: Callable[[Request, Context], Response]) -> PageOf:
 
 
 class _PageView(NamedTuple):
-    """A view: its title in the navigation, "" for none, and the role that it requires."""
+    """A view: its entry of the navigation, and the role that it requires.
+
+    `title` names it among several views of its entry; "" for a view that others link to.
+    """
 
     path: str
     page: PageOf
+    entry: str = ""
     title: str = ""
     admin: bool = False
     review: bool = False
 
 
 VIEWS: Final = (
-    _PageView("/", _in_thread(catalogue.page), "Skills"),
-    _PageView("/skills/{path:path}", skill.page),
-    _PageView("/files/{path:path}", skill.file),
+    _PageView("/", _in_thread(catalogue.page), "Skills", "Skills"),
+    _PageView("/skills/{path:path}", skill.page, "Skills"),
+    _PageView("/files/{path:path}", skill.file, "Skills"),
     _PageView("/raw/{path:path}", skill.raw_file),
-    _PageView("/history/{path:path}", _in_thread(history.page)),
-    _PageView("/model", model.page, "What the model sees"),
-    _PageView("/try", _in_thread(triggers.page), "Trigger playground"),
-    _PageView("/tools", tools.page, "Tools"),
-    _PageView("/problems", problems.page, "Problems"),
-    _PageView("/proposals", _in_thread(proposals.page), "Proposals", review=True),
-    _PageView("/proposals/{id}", _in_thread(proposals.one), review=True),
-    _PageView("/usage", _in_thread(operation.usage), "Usage"),
-    _PageView("/live", live.page, "Live"),
+    _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),
+    _PageView("/problems", problems.page, "Problems", "Problems"),
+    _PageView("/proposals", _in_thread(proposals.page), "Proposals", "Proposals", review=True),
+    _PageView("/proposals/{id}", _in_thread(proposals.one), "Proposals", review=True),
+    _PageView("/live", live.page, "Activity", "Live"),
     _PageView("/live/events", live.events),
-    _PageView("/sources", operation.sources, "Sources"),
-    _PageView("/runs", operation.runs, "Runs", admin=True),
-    _PageView("/clients", operation.clients, "Clients", admin=True),
+    _PageView("/usage", _in_thread(operation.usage), "Activity", "Usage"),
+    _PageView("/runs", operation.runs, "Activity", "Runs", admin=True),
+    _PageView("/clients", operation.clients, "Activity", "Clients", admin=True),
+    _PageView("/sources", operation.sources, "Sources", "Sources"),
+    _PageView("/model", model.page, "Try it", "What the model sees"),
+    _PageView("/try", _in_thread(triggers.page), "Try it", "Triggers"),
+    _PageView("/tools", tools.page, "Try it", "Tools"),
 )
 
 
@@ -166,6 +169,8 @@ class WebPage:
             is_open=sessions.is_open,
             live=Live(settings.streams),
             activity=Activity(),
+            grants=lambda: views.grants,
+            principals=lambda: [token.admission.principal for token in sessions.policy.tokens],
         )
         self._sign_in = SignInEndpoints(sessions, self._site.templates)
 
@@ -247,7 +252,7 @@ class WebPage:
             now = await self._sessions.viewer(request, renew=False)
             return now == viewer and self._offering_of(viewer.principal) is offering
 
-        open_ctx = replace(ctx, view_path=base() + view.path, has_access=has_access)
+        open_ctx = replace(ctx, entry=view.entry, address=base() + view.path, has_access=has_access)
 
         async def handler(bound: View) -> Response:
             return await view.page(request, replace(open_ctx, view=bound))
@@ -276,11 +281,15 @@ class WebPage:
             ctx, fields = self._context(viewer.principal), await form_of(request)
             if fields is None:
                 return _message(ctx, "The form is too long.", 400)
-            try:
-                address = await to_thread.run_sync(work, request, ctx, fields)
-                return RedirectResponse(base() + address, 303)
-            except (HTTPException, RequestError) as error:
-                return _refusal(ctx, error)
+            method = f"POST {BASE}/{request.url.path.rpartition(BASE)[2].split('/')[1]}"
+            who, client = viewer.principal, requester(request.scope).address
+            with events.Request(events.PAGE, method, principal=who, address=client) as event:
+                try:
+                    done = await to_thread.run_sync(work, request, ctx, fields)
+                except (HTTPException, RequestError) as error:
+                    event.outcome = "refused"
+                    return _refusal(ctx, error)
+            return RedirectResponse(base() + done, 303) if isinstance(done, str) else done
 
         return answer
 
@@ -301,11 +310,10 @@ class WebPage:
             sees_others=self._site.is_local or others,
         )
         reviews = proposals.may_review(ctx)
-        nav = [
-            (base() + view.path, view.title)
-            for view in VIEWS
-            if view.title and (ctx.sees_others or not view.admin) and (reviews or not view.review)
-        ]
+        nav: dict[str, list[tuple[str, str]]] = {}
+        for view in VIEWS:
+            if view.title and (ctx.sees_others or not view.admin) and (reviews or not view.review):
+                nav.setdefault(view.entry, []).append((base() + view.path, view.title))
         return replace(ctx, nav=nav)
 
 
@@ -316,8 +324,6 @@ def _message(ctx: Context, words: str, status: int) -> Response:
 def _refusal(ctx: Context, error: HTTPException | RequestError) -> Response:
     if isinstance(error, HTTPException):
         return _message(ctx, error.detail, error.status_code)
-    if isinstance(error, UnwritableError) and not ctx.is_admin:
-        return _message(ctx, _UNWRITABLE, 400)
     return _message(ctx, str(error), 503 if isinstance(error, UnreadableError) else 400)
 
 
@@ -365,12 +371,22 @@ def _templates() -> Environment:
     # Without `trim_blocks` and `lstrip_blocks`, which join the words before and after a line break.
     made = Environment(loader=loader, autoescape=True, undefined=undefined)
     filters = {"visible": visible, "marked": marked, "plain": plain}
-    filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment}
+    filters |= {"tokens": estimated_tokens, "spark": spark, "moment": _moment, "day": _day}
     made.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
-        skill_address=skill_address, file_address=file_address, token_rule=ESTIMATE_RULE
+        skill_address=skill_address,
+        file_address=file_address,
+        token_rule=ESTIMATE_RULE,
+        changed_words=changed_words,
+        diff_lines=diff_lines,
     )
     return made
+
+
+def _day(seconds: float) -> Markup:
+    """Return a UTC day as HTML, which the page's script converts to the local one."""
+    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return Markup('<time datetime="{}" data-day>{}</time>').format(text, text[:10])
 
 
 def _moment(seconds: float | None) -> Markup:

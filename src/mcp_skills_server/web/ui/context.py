@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from mcp_skills_server.access.grants import LOCAL, Grant
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import View, permissions_of
 from mcp_skills_server.codes import unlisting_problem
@@ -19,7 +21,9 @@ from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.git.history import Histories
+from mcp_skills_server.telemetry.events import Use
 from mcp_skills_server.telemetry.usage import UsageRow
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.addresses import base
 from mcp_skills_server.web.ui.changes import Live
@@ -45,6 +49,8 @@ class SharedContext:
     is_open: bool  # needs no sign-in
     live: Live
     activity: Activity
+    grants: Callable[[], Sequence[Grant] | None]  # returns the grants in force; None without any
+    principals: Callable[[], Iterable[Principal]]  # returns those of the static tokens
     histories: Histories = field(default_factory=Histories)  # of fetched git repositories
 
 
@@ -73,8 +79,12 @@ class Context:
     principal: Principal | None  # the viewer; None where no authentication is required
     is_admin: bool  # may see what is for the operator
     sees_others: bool  # may see other users and their activity
-    nav: Sequence[tuple[str, str]] = ()  # the views that the viewer may open: address and title
-    view_path: str = ""  # the address of the open view, which `nav` marks
+    # the views that the viewer may open, by entry of the navigation: address and title
+    nav: Mapping[str, Sequence[tuple[str, str]]] = field(
+        default_factory=dict[str, Sequence[tuple[str, str]]]
+    )
+    entry: str = ""  # the entry of the open view
+    address: str = ""  # the address of the open view
     has_access: Callable[[], Awaitable[bool]] = _always  # unchanged, for long responses
 
     @property
@@ -120,6 +130,17 @@ class Context:
         return HTMLResponse(made.render(ctx=self, base=base(), **values), status)
 
 
+def emit_decision(request: Request, ctx: Context, use: Use, proposer: str = "") -> None:
+    """Emit what the viewer decided by a form."""
+    reviewer, label = LOCAL, ""
+    if ctx.principal is not None:
+        reviewer, label = ctx.principal.id, ctx.principal.label
+    address = requester(request.scope).address
+    ctx.runtime.events.emit_decision(
+        use, proposer=proposer, reviewer=reviewer, label=label, address=address
+    )
+
+
 def source_name(ctx: Context, root: int) -> str:
     """Return the name of a root: its origin or folder. Only a local page has whole paths."""
     served = ctx.runtime.registry.roots[root]
@@ -133,7 +154,7 @@ def source_name(ctx: Context, root: int) -> str:
 
 
 def reason_left_out(ctx: Context, skill: Skill) -> Problem | None:
-    """Return the problem that keeps a skill from hosts, as `shown_problem`; None if it is valid."""
+    """Return why a skill is not listed or not served, as `shown_problem`; None if it is valid."""
     problem = unlisting_problem(skill.problems)
     return problem and shown_problem(ctx, problem)
 

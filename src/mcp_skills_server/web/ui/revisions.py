@@ -7,11 +7,14 @@ when they change, within a limit of memory. Beyond it a revision names the chang
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.registry import Registry
@@ -19,6 +22,7 @@ from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
 from mcp_skills_server.provenance.difference import Difference, Files, compare
+from mcp_skills_server.sources.git.history import commit_times
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +58,8 @@ class Revisions:
         self._revisions: OrderedDict[str, deque[SkillRevision]] = OrderedDict()
         self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._times: dict[str, float] = {}
+        """When each skill changed last: as seen here, else by git, else by its files."""
 
     def start(self) -> None:
         """Track changes of the registry from now on, in a daemon thread."""
@@ -70,8 +76,13 @@ class Revisions:
         with self._lock:
             return [*reversed(self._revisions.get(path, ()))]
 
+    def changed(self, path: str) -> float | None:
+        """Return when a skill changed last; None if it is not known yet."""
+        return self._times.get(path)
+
     def _follow(self) -> None:
         self._registry.loaded.wait()
+        self._times = self._first_times()
         self._read_known()
         while True:
             when, changes = self._changes.get()
@@ -81,14 +92,33 @@ class Revisions:
                 except Exception:  # a bug here must not end the thread
                     logger.exception("a change of %s could not be compared", path)
 
+    def _first_times(self) -> dict[str, float]:
+        times: dict[str, float] = {}
+        by_root = {
+            root.index: commit_times(Path(root.path))
+            for root in self._registry.roots
+            if root.origin is None
+        }
+        for path, skill in self._registry.snapshot.skills.items():
+            folder, files = self._registry.place(skill), self._own_files(skill)
+            known = by_root.get(skill.root, {})
+            seen = [known[file.location] for file in files.values() if file.location in known]
+            for name in () if seen else files:
+                with suppress(OSError):
+                    seen.append(os.lstat(os.path.join(folder, name)).st_mtime)
+            if seen:
+                times[path] = max(seen)
+        return times
+
     def _read_known(self) -> None:
         """Read the files of skills until memory is full, beyond which `_keep` evicts the first."""
         known = self._registry.snapshot
         for number, path in enumerate(known.paths(Standing.LENIENT)):
             files = self._read(known.skills[path])
-            if self._size + _size(files) > _MAX_KEPT:
-                break
-            self._keep(path, files)
+            if files is not None:
+                if self._size + _size(files) > _MAX_KEPT:
+                    break
+                self._keep(path, files)
             if number % _PAUSE_EVERY == 0:
                 time.sleep(0.01)  # let requests run
 
@@ -96,18 +126,20 @@ class Revisions:
         kept, now = self._drop(path), None
         if after is not None:
             now = self._read(after)
-            self._keep(path, now)
-        if kept is not None or before is None:
+            if now is not None:
+                self._keep(path, now)
+        difference = None
+        if (before is None or kept is not None) and (after is None or now is not None):
             difference = compare(path, kept, now)
-        elif after is None:
-            difference = Difference(path, "removed", (), ())
-        else:
-            difference = Difference(path, "changed", (), tuple(self._names(before, after)))
-        if difference is None:
-            return
+        if difference is None:  # not comparable, or what is kept was read after the change
+            names = self._names(before, after)
+            if not names:
+                return
+            difference = Difference(path, _kind(before, after), (), names)
         important, others = difference.important[:_MAX_LINES], difference.others[:_MAX_LINES]
         is_whole = len(others) == len(difference.others)
         revision = SkillRevision(when, difference.kind, important, others, is_whole)
+        self._times[path] = when
         with self._lock:
             self._revisions.setdefault(path, deque(maxlen=_MAX_REVISIONS)).append(revision)
             self._revisions.move_to_end(path)
@@ -125,8 +157,11 @@ class Revisions:
         while self._size > _MAX_KEPT:
             self._size -= _size(self._kept.popitem(last=False)[1])
 
-    def _read(self, skill: Skill) -> Files:
-        """Read the text files of a skill; large and other files are represented by digests."""
+    def _read(self, skill: Skill) -> Files | None:
+        """Read the text files of a skill; large and other files are represented by digests.
+
+        Return None if one cannot be read, as when it has changed since the scan.
+        """
         out: dict[str, tuple[bytes, bool]] = {}
         for path, file in self._own_files(skill).items():
             try:
@@ -135,24 +170,34 @@ class Revisions:
                 else:
                     raw = f"\0{file.digest}".encode()
             except (SkillsServerError, OSError):
-                continue  # the file is changing; the next scan reads it
+                return None
             out[path] = raw, file.executable
         return out
 
-    def _names(self, before: Skill, after: Skill) -> Iterator[str]:
+    def _names(self, before: Skill | None, after: Skill | None) -> tuple[str, ...]:
         old, new = self._own_files(before), self._own_files(after)
+        names: list[str] = []
         for path in sorted(old.keys() | new.keys()):
             if path not in old:
-                yield f"file added: {path}"
+                names.append(f"file added: {path}")
             elif path not in new:
-                yield f"file removed: {path}"
+                names.append(f"file removed: {path}")
             elif new[path] != old[path]:
-                yield f"file changed: {path}"
+                names.append(f"file changed: {path}")
+        return tuple(names)
 
-    def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
+    def _own_files(self, skill: Skill | None) -> dict[str, SkillFile]:
         """Return a skill's files without nested skills, which may have other readers."""
+        if skill is None:
+            return {}
         nested = tuple(f"{path}/" for path in skill.nested)
         return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
+
+
+def _kind(before: Skill | None, after: Skill | None) -> str:
+    if before is None:
+        return "added"
+    return "removed" if after is None else "changed"
 
 
 def _size(files: Files) -> int:

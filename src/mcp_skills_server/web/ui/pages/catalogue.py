@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from starlette.datastructures import QueryParams
@@ -21,13 +22,20 @@ from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
-from mcp_skills_server.installation import start_command
+from mcp_skills_server.installation import shell_command, start_command
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
+from mcp_skills_server.telemetry.events import Action, Use
 from mcp_skills_server.telemetry.usage import UsageRow
-from mcp_skills_server.web.ui.addresses import choice_of, list_address, start_of
-from mcp_skills_server.web.ui.context import Context, reason_left_out, shown_problem, source_name
+from mcp_skills_server.web.ui.addresses import base, choice_of, list_address, start_of
+from mcp_skills_server.web.ui.context import (
+    Context,
+    emit_decision,
+    reason_left_out,
+    shown_problem,
+    source_name,
+)
 from mcp_skills_server.web.ui.pages.problems import survey_of
 
 PAGE_SIZE: Final = 100
@@ -41,7 +49,13 @@ _SORTS: Final[Mapping[str, Callable[[Skill], Any]]] = {
     "tokens": lambda skill: -tokens_of(skill),
     "files": lambda skill: -len(skill.files),
 }
-"""Sort keys of the list, beside the path."""
+"""Sort keys of the list, beside the path and the time of the last change."""
+_ORDERS: Final = [f"{sign}{key}" for key in (*_SORTS, "changed") for sign in ("", "-")]
+_VISITS: Final = "skills-ui-visits"
+"""The cookie with the times of the last visit and of this one, as "LAST.THIS"."""
+_VISIT_S: Final = 1800.0
+"""Seconds without a request of the list after which a new visit begins."""
+_DAY_S: Final = 86_400.0
 _UNUSED: Final = UsageRow("")
 
 
@@ -54,7 +68,8 @@ class ListQuery:
     tag: str = ""
     problem: str = ""  # "left-out", "any", or the code of a problem
     used: str = ""  # "used" or "never"
-    sort: str = ""  # a key of `_SORTS`; a search has its own order
+    since: str = ""  # "day" or "visit": changed since yesterday, or the last visit
+    sort: str = ""  # one of `_ORDERS`, "-" reverses; a search has its own order
     start: int = 0  # offset of the first skill
 
     @property
@@ -71,7 +86,8 @@ class ListQuery:
             given.get("tag", ""),
             given.get("problem", ""),
             choice_of(given, "used", ("used", "never")),
-            choice_of(given, "sort", _SORTS),
+            choice_of(given, "since", ("day", "visit")),
+            choice_of(given, "sort", _ORDERS),
             start_of(given),
         )
 
@@ -90,66 +106,99 @@ def page(request: Request, ctx: Context) -> Response:
     """Return the list, or only its rows if the query has `part`. Blocks."""
     given = request.query_params
     query, survey = ListQuery.parse(given), survey_of(ctx)
-    listing = _find(ctx, query, survey)
+    last, current = _visits(request.cookies.get(_VISITS, ""))
+    since = {"": 0.0, "day": time.time() - _DAY_S, "visit": last}[query.since]
+    listing = _find(ctx, query, survey, since)
     if given.get("format") == "json":
         return JSONResponse([_as_json(row) for row in listing["rows"]])
     template = "rows.html" if "part" in given else "catalogue.html"
-    roots, off = ctx.runtime.registry.roots, list[tuple[str, str]]()
+    roots, off = ctx.runtime.registry.roots, list[tuple[str, str, str]]()
     own = [root.given for root in roots if root.origin is None]
     new = [*start_command(), "new", "my-skill", "--directory", *own[:1]]
-    if ctx.site.is_local:
-        off = [(key, root.show(directory)) for key, (root, directory) in _switched_off(ctx).items()]
-    return ctx.page(
+    for key, (root, directory) in switched_off(ctx).items():
+        off.append((key, directory, root.show(directory) if ctx.site.is_local else directory))
+    response = ctx.page(
         template,
         query=query,
+        last_visit=last,
         page_size=PAGE_SIZE,
-        new=shlex.join(new) if own else "",
+        new=shell_command(new) if own else "",
         off=off,
         facets=_facets_of(ctx, survey),
         **listing,
     )
+    if "part" not in given:  # a page that is left open is no visit
+        value, age = f"{last:.0f}.{current:.0f}", 366 * 86_400
+        response.set_cookie(_VISITS, value, age, path=base(), httponly=True, samesite="strict")
+    return response
 
 
-def _switched_off(ctx: Context) -> dict[str, tuple[Root, str]]:
-    """Return the root and folder of each skill that is switched off, by its name in a form."""
-    roots = ctx.runtime.registry.roots
+def _visits(cookie: str) -> tuple[float, float]:
+    """Return the times of the last visit, 0 for none, and of this one."""
+    numbers = cookie.split(".")
+    now, last, current = time.time(), 0.0, 0.0
+    if len(numbers) == 2 and all(text.isascii() and text.isdigit() for text in numbers):
+        last, current = (float(text[:12]) for text in numbers)
+    if now - current > _VISIT_S:
+        last = current
+    return last, now
+
+
+def switched_off(ctx: Context) -> dict[str, tuple[Root, str]]:
+    """Return the root and folder of each skill that the viewer can switch on, by its form key."""
+    if not may_switch(ctx):
+        return {}
     return {
         f"{root.index}:{directory}": (root, directory)
-        for root in roots
+        for root in ctx.runtime.registry.roots
         for directory in sorted(root.off)
     }
 
 
-def switch_skill(_: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Switch a local skill on or off for all programs, and return where to go. Blocks."""
-    if not ctx.site.is_local:
-        raise HTTPException(403, "Switch skills on the local page ('mcp-skills-server ui').")
+def switch_skill(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
+    """Switch a local skill on or off for all programs, and return its address. Blocks."""
+    if not may_switch(ctx):
+        raise HTTPException(403, "Only administrators, and the user of 'ui', switch skills.")
     registry, skill = ctx.runtime.registry, ctx.snapshot.skills.get(fields.get("off", ""))
-    known, is_on = _switched_off(ctx), skill is None
+    known, is_on = switched_off(ctx), skill is None
     if skill is not None and can_switch(ctx, skill):
         root, directory = registry.roots[skill.root], skill.directory
     elif fields.get("on") in known:
-        (root, directory), is_on = known[fields["on"]], True
+        root, directory = known[fields["on"]]
     else:
-        raise RequestError("Only skills in your own folders can be switched on and off.")
+        raise RequestError("Only skills in the server's own folders can be switched on and off.")
     switch(root.path, directory, on=is_on)
     registry.refresh()
-    return "/"
+    action: Action = "switch-on" if is_on else "switch-off"
+    emit_decision(request, ctx, Use(action, directory, "", ""))
+    return f"/skills/{quote(directory)}?switched={'on' if is_on else 'off'}"
+
+
+def may_switch(ctx: Context) -> bool:
+    """Return whether the viewer may switch skills: of a local page, or as an administrator."""
+    return ctx.site.is_local or ctx.sees_others
 
 
 def can_switch(ctx: Context, skill: Skill) -> bool:
-    """Return whether a skill is in a subfolder of a local root, on a local page."""
-    return ctx.site.is_local and skill.origin is None and bool(skill.directory)
+    """Return whether the viewer may switch a skill, which is in a subfolder of a folder served."""
+    return may_switch(ctx) and skill.origin is None and bool(skill.directory)
 
 
-def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
+def _find(ctx: Context, query: ListQuery, survey: Survey, since: float = 0.0) -> dict[str, Any]:
     """Return the skills that match a filter, in search order if there is a search, else by path.
 
     `total` is None if not counted; `trouble` is the error of a search. `nearest` has skills with
     names like the words of a search without results.
     """
     skills, used = ctx.snapshot.skills, ctx.used()
-    accept = _condition(query, used, survey)
+    times, fits = ctx.site.revisions, _condition(query, used, survey)
+
+    def newest(skill: Skill) -> float:
+        return -(times.changed(skill.path) or 0.0)
+
+    def accept(skill: Skill) -> bool:
+        return -newest(skill) >= since and fits(skill)
+
     total, trouble = None, ""
     nearest: Sequence[Skill] = ()
     by_path = [skills[path] for path in ctx.snapshot.paths(Standing.UNUSABLE)]
@@ -174,7 +223,8 @@ def _find(ctx: Context, query: ListQuery, survey: Survey) -> dict[str, Any]:
         fitting = [*filter(accept, by_path)]
         total = len(fitting)
         if query.sort:
-            fitting.sort(key=_SORTS[query.sort])
+            key = query.sort.removeprefix("-")
+            fitting.sort(key=_SORTS.get(key, newest), reverse=key != query.sort)
     end = query.start + PAGE_SIZE
     rows = [_row(ctx, skill, query, used or {}, survey) for skill in fitting[query.start : end]]
     more = len(fitting) > end
@@ -207,14 +257,13 @@ def _condition(
 def _row(
     ctx: Context, skill: Skill, query: ListQuery, used: Mapping[str, UsageRow], survey: Survey
 ) -> dict[str, Any]:
-    """Return a skill's row in the list. `left_out` is the error that excludes it, or None."""
+    """Return a skill's row in the list. `left_out` is why it is not listed or not served."""
     title = identity.title(skill)
     why: Sequence[tuple[str, Sequence[str]]] = ()
     if title == skill.name:
         title = None
     if query.q:
         why = matched_fields(skill, query.q)
-    revisions = ctx.site.revisions.latest(skill.path)
     return {
         "path": skill.path,
         "name": skill.name,
@@ -225,10 +274,11 @@ def _row(
         "tokens": tokens_of(skill),
         "files": len(skill.files),
         "problems": len(survey.by_skill.get(skill.path, ())),
+        "standing": skill.standing.shown,
         "left_out": reason_left_out(ctx, skill),
         "loads": used.get(skill.path, _UNUSED).loads,
         "why": why,
-        "changed": revisions[0].time if revisions else None,
+        "changed": ctx.site.revisions.changed(skill.path),
     }
 
 

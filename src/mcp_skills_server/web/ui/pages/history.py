@@ -13,7 +13,7 @@ from mcp_skills_server.sources.git.history import Commit, History, pathspecs, re
 from mcp_skills_server.sources.git.program import Git
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.ui.context import Context
-from mcp_skills_server.web.ui.pages.skill import skill_of
+from mcp_skills_server.web.ui.pages.skill import heading, skill_of
 
 
 def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]:
@@ -35,7 +35,8 @@ def page(request: Request, ctx: Context) -> Response:
         events.record_sent(events.Use("read", skill.path, "", ""), 0)
     else:
         events.record_mentions([skill])
-    return ctx.page("history.html", skill=skill, revisions=revisions, by_git=by_git)
+    values = heading(request, ctx, skill, "history")
+    return ctx.page("history.html", **values, revisions=revisions, by_git=by_git)
 
 
 def _by_git(ctx: Context, skill: Skill) -> History:

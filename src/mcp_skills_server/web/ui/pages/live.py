@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -9,6 +12,9 @@ from mcp_skills_server.access.quota import QuotaError
 from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.changes import TYPE, ChangeStream
 from mcp_skills_server.web.ui.context import Context, reason_left_out
+
+MAX_EARLIER: Final = 50
+"""Skills shown that changed before the server started."""
 
 
 async def page(request: Request, ctx: Context) -> Response:
@@ -19,8 +25,15 @@ async def page(request: Request, ctx: Context) -> Response:
     left_out = {path: reason_left_out(ctx, skills[path]) for path in there}
     template = "changes.html" if "part" in request.query_params else "live.html"
     number = max((change.number for change in changes), default=0)
+    times = {path: ctx.site.revisions.changed(path) for path in skills.keys() - there}
     return ctx.page(
-        template, changes=changes, there=there, left_out=left_out, since=live.since, number=number
+        template,
+        changes=changes,
+        there=there,
+        left_out=left_out,
+        since=live.since,
+        number=number,
+        earlier=nlargest(MAX_EARLIER, ((when, path) for path, when in times.items() if when)),
     )
 
 

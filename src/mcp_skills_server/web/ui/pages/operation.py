@@ -6,8 +6,8 @@ page to show them. The content of requests and responses is not kept.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,7 +38,7 @@ class SourceRow(NamedTuple):
     name: str
     revision: str
     skills: int
-    left_out: int
+    short: Mapping[str, int]  # how many are "not listed" and "not served"
     state: SourceState | None  # None for a folder, which is watched
     trouble: str  # its last error
 
@@ -54,7 +54,10 @@ def source_rows(ctx: Context) -> list[SourceRow]:
     problems = ctx.runtime.registry.snapshot.problems
     lost = {problem.path: problem.message for problem in problems if problem.code == "root-missing"}
     counts = Counter(skill.root for skill in ctx.snapshot.skills.values())
-    left_out = Counter(s.root for s in ctx.snapshot.skills.values() if s.standing < Standing.VALID)
+    short: dict[int, Counter[str]] = defaultdict(Counter)
+    for skill in ctx.snapshot.skills.values():
+        if skill.standing < Standing.VALID:
+            short[skill.root][skill.standing.shown] += 1
     out: list[SourceRow] = []
     for root in ctx.runtime.registry.roots:
         if not counts[root.index] and not ctx.is_admin:
@@ -66,7 +69,7 @@ def source_rows(ctx: Context) -> list[SourceRow]:
         if trouble and not ctx.is_admin:
             trouble = "It could not be read at the last poll; the last copy is served."
         name, number = source_name(ctx, root.index), root.index
-        out.append(SourceRow(name, revision, counts[number], left_out[number], state, trouble))
+        out.append(SourceRow(name, revision, counts[number], short[number], state, trouble))
     return out
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Final, NamedTuple
@@ -26,8 +28,7 @@ from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Use
-from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.ui.context import Context, without_folders
+from mcp_skills_server.web.ui.context import Context, emit_decision, without_folders
 from mcp_skills_server.web.ui.render import render
 
 _AROUND: Final = 4
@@ -37,6 +38,7 @@ _MAX_EXACT: Final = 500**2
 """Product of line counts beyond which frequent lines are not matched: it takes cubic time."""
 _MAX_QUERIES: Final = 20
 _MAX_MESSAGE: Final = 1_000
+_UNWRITABLE: Final = "It cannot be written into its folder; ask the operator of this server why."
 _NONE: Final = "There is no such proposal, or you may not review it."
 
 
@@ -61,7 +63,14 @@ def page(_: Request, ctx: Context) -> Response:
     reviewable = [proposal for proposal in _store(ctx).list() if may_review(ctx, proposal.name)]
     pending = [proposal for proposal in reviewable if proposal.state == "pending"]
     decided = [proposal for proposal in reviewable if proposal.state != "pending"]
-    return ctx.page("proposals.html", pending=pending, decided=decided)
+    return ctx.page("proposals.html", pending=pending, decided=decided, seconds=_seconds)
+
+
+def _seconds(moment: str) -> float | None:
+    """Return a time of a proposal in seconds since 1970; None if its record has no valid one."""
+    with suppress(ValueError):
+        return datetime.fromisoformat(moment).timestamp()
+    return None
 
 
 def may_review(ctx: Context, name: str | None = None) -> bool:
@@ -93,8 +102,8 @@ def _found(ctx: Context, id_: str) -> Proposal:
     return proposal
 
 
-def one(request: Request, ctx: Context) -> Response:
-    """Return the view of one proposal. Blocks."""
+def one(request: Request, ctx: Context, message: str = "", trouble: str = "") -> Response:
+    """Return the view of one proposal, with the message and the error of a refused form. Blocks."""
     registry, proposal = ctx.runtime.registry, _found(ctx, request.path_params["id"])
     reviewed = review(registry, _store(ctx), proposal, ctx.snapshot)
     if reviewed.before:
@@ -103,6 +112,10 @@ def one(request: Request, ctx: Context) -> Response:
     body = frontmatter.parse(manifest).body or ""
     return ctx.page(
         "proposal.html",
+        400 if trouble else 200,
+        message=message,
+        trouble=trouble,
+        seconds=_seconds,
         proposal=proposal,
         found=reviewed,
         problems=[without_folders(ctx, problem) for problem in reviewed.problems],
@@ -113,27 +126,30 @@ def one(request: Request, ctx: Context) -> Response:
     )
 
 
-def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str:
-    """Approve or reject a proposal as the form says, and return where to go. Blocks."""
+def decide(request: Request, ctx: Context, fields: Mapping[str, str]) -> str | Response:
+    """Approve or reject a proposal as the form says; return where to go, or the form. Blocks."""
     proposal, store = _found(ctx, request.path_params["id"]), _store(ctx)
-    registry, client = ctx.runtime.registry, requester(request.scope).address
-    reviewer = named = LOCAL
-    label = ""
+    registry, reviewer = ctx.runtime.registry, LOCAL
     if ctx.principal is not None:
-        reviewer, named, label = ctx.principal.key, ctx.principal.id, ctx.principal.label
+        reviewer = ctx.principal.key
     message = fields.get("message", "").strip()[:_MAX_MESSAGE]
     decision = fields.get("decision")
-    if decision == "approve":
-        accepts = "scripts" in fields
-        approval.approve(
-            registry, store, proposal.id, reviewer=reviewer, message=message, scripts=accepts
-        )
-    elif decision == "reject":
-        approval.reject(store, proposal.id, reviewer=reviewer, message=message)
-    else:
-        raise RequestError("Choose approve or reject.")
-    use, by = Use(decision, proposal.name, proposal.id, proposal.base), proposal.principal
-    ctx.runtime.events.emit_decision(use, proposer=by, reviewer=named, label=label, address=client)
+    try:
+        if decision == "approve":
+            accepts = "scripts" in fields
+            approval.approve(
+                registry, store, proposal.id, reviewer=reviewer, message=message, scripts=accepts
+            )
+        elif decision == "reject":
+            approval.reject(store, proposal.id, reviewer=reviewer, message=message)
+        else:
+            raise RequestError("Choose approve or reject.")
+    except approval.UnwritableError as error:
+        return one(request, ctx, message, str(error) if ctx.is_admin else _UNWRITABLE)
+    except RequestError as error:
+        return one(request, ctx, message, str(error))
+    use = Use(decision, proposal.name, proposal.id, proposal.base)
+    emit_decision(request, ctx, use, proposal.principal)
     return f"/proposals/{proposal.id}"
 
 

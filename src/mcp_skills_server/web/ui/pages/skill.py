@@ -1,4 +1,4 @@
-"""The view of one skill: text, files, problems, audiences, token costs, and usage.
+"""The view of one skill: its text with facts and audiences, its files, and its evaluation.
 
 The bytes of a file are sent in a form that browsers do not run.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from anyio import to_thread
@@ -20,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from mcp_skills_server.access.grants import SkillRights, rights_on
 from mcp_skills_server.authoring import context, evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
 from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
@@ -28,9 +28,10 @@ from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
+from mcp_skills_server.hosts.disk import installed_hosts
 from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
 from mcp_skills_server.hosts.table import HOSTS
-from mcp_skills_server.installation import start_command
+from mcp_skills_server.installation import shell_command, start_command
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.runtime.large_answers import limit_large_answers
@@ -39,7 +40,8 @@ from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.sources.kinds import COMMAND, kind_of
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.ui.addresses import prefix
+from mcp_skills_server.web.ui.addresses import choice_of, prefix
+from mcp_skills_server.web.ui.colours import coloured_lines
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
@@ -47,7 +49,7 @@ from mcp_skills_server.web.ui.context import (
     shown_problem,
     source_name,
 )
-from mcp_skills_server.web.ui.pages.catalogue import can_switch
+from mcp_skills_server.web.ui.pages.catalogue import can_switch, switched_off
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.render import (
     MAX_PICTURE_BYTES,
@@ -60,6 +62,7 @@ _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
 _TOKEN: Final = "SKILLS_TOKEN"  # noqa: S105 - the name of a variable
 GONE: Final = "This skill does not exist any more, or you may not read it. It may have moved."
+_TABS: Final = ("text", "files", "evaluation")
 _MAX_COPIES: Final = 20
 _ARGUMENT_PREFIX: Final = "arg."
 _DEEPEST: Final = 8
@@ -72,6 +75,9 @@ _IN_WORDS: Final = {"whole": "with its description", "absent": "not at all; skil
 _FILE_GONE: Final = "This file does not exist any more. It may have moved."
 _MAX_SHOWN: Final = 1 << 20
 """Bytes of the largest file that is shown; a larger one is offered for download."""
+_MAX_CHARACTERS: Final = 200_000
+_MAX_LINES: Final = 5_000
+"""Lines of the longest text with numbers."""
 _PIECE: Final = 1 << 18
 _SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
 _MARKDOWN: Final = (".md", ".markdown")
@@ -119,50 +125,95 @@ class AuthorReport(NamedTuple):
 
 async def page(request: Request, ctx: Context) -> Response:
     """Return the view of a skill; with `part` in the query only what a change updates."""
-    skill, query = skill_of(request, ctx), request.query_params
-    text = await _text(ctx, skill)
-    form = await _filled(query, ctx, skill)
-    used = await to_thread.run_sync(ctx.used)
+    query, path = request.query_params, request.path_params["path"]
+    keys = [key for key, (_, folder) in switched_off(ctx).items() if folder == path]
+    if path not in ctx.snapshot.skills and keys:
+        return ctx.page("off.html", path=path, key=keys[0], switched=query.get("switched"))
+    skill = skill_of(request, ctx)
+    tab = choice_of(query, "tab", _TABS, "text")
     registry = ctx.runtime.registry
     # read before the survey, which then includes the results
     is_checked = registry.checks.known(skill) is not None
     survey = await to_thread.run_sync(survey_of, ctx)
-    author, origin, folder = None, identity.origin(skill), ""
-    if runtime.is_offered(skill):
-        author = await to_thread.run_sync(_author_report, ctx, skill)
-    if ctx.site.is_local:
-        origin, folder = skill.origin, registry.place(skill)
+    values = heading(request, ctx, skill, tab)
+    if tab == "text":
+        values |= await _text_tab(ctx, skill, query)
+    elif tab == "files":
+        events.record_mentions([skill])
+        values["tree"] = _tree_of(skill)
+    else:
+        events.record_mentions([skill])
+        if runtime.is_offered(skill):
+            values["author"] = await to_thread.run_sync(_author_report, ctx, skill)
     response = ctx.page(
         "about.html" if "part" in query else "skill.html",
-        skill=skill,
-        icon=_icon(skill),
-        show_raw=query.get("text") == "raw",
-        copies=_copies(ctx, skill),
-        title=identity.title(skill),
-        version=identity.version(skill.frontmatter),
-        text=text,
-        frontmatter=[(key, _value(value)) for key, value in skill.frontmatter.items()],
-        tree=_tree_of(skill),
+        **values,
         problems=_problems(ctx, skill, survey),
+        switched=query.get("switched"),
         is_checked=is_checked,
-        author=author,
-        source=source_name(ctx, skill.root),
-        origin=origin,
-        revision=getattr(registry.roots[skill.root], "revision", ""),
-        place=folder,
-        seen=_seen_by(ctx, skill),
-        costs=_costs(skill, text),
-        form=form,
-        line=(used or {}).get(skill.path),
-        counts=used is not None,
-        revisions=ctx.site.revisions.latest(skill.path),
-        snippets=_snippets(request, ctx),
-        switches=can_switch(ctx, skill),
     )
     if not is_checked:
         registry.checks.begin(ctx.offering.skill_set, skill)
         response.headers["refresh"] = REFRESH_S
     return response
+
+
+def heading(request: Request, ctx: Context, skill: Skill, tab: str) -> dict[str, Any]:
+    """Return what every view of a skill begins with: names, facts, a switch, ways to add it."""
+    origin, folder, own = identity.origin(skill), "", hosts_of_viewer(ctx)
+    if ctx.site.is_local:
+        origin, folder = skill.origin, ctx.runtime.registry.place(skill)
+    return {
+        "skill": skill,
+        "tab": tab,
+        "icon": _icon(skill),
+        "title": identity.title(skill),
+        "version": identity.version(skill.frontmatter),
+        "source": source_name(ctx, skill.root),
+        "origin": origin,
+        "revision": getattr(ctx.runtime.registry.roots[skill.root], "revision", ""),
+        "place": folder,
+        "snippets": sorted(_snippets(request, ctx), key=lambda snippet: snippet.key not in own),
+        "own": own,
+        "switches": can_switch(ctx, skill),
+        "left_out": reason_left_out(ctx, skill),
+    }
+
+
+async def _text_tab(ctx: Context, skill: Skill, query: Mapping[str, str]) -> dict[str, Any]:
+    text, form = await _text(ctx, skill), await _filled(query, ctx, skill)
+    used = await to_thread.run_sync(ctx.used)
+    return {
+        "show_raw": query.get("text") == "raw",
+        "copies": _copies(ctx, skill),
+        "text": text,
+        "frontmatter": [(key, _value(value)) for key, value in skill.frontmatter.items()],
+        "seen": _seen_by(ctx, skill),
+        "access": _access(ctx, skill),
+        "costs": _costs(skill, text),
+        "form": form,
+        "line": (used or {}).get(skill.path),
+        "counts": used is not None,
+        "revisions": ctx.site.revisions.latest(skill.path),
+        "changed": ctx.site.revisions.changed(skill.path),
+    }
+
+
+def _access(ctx: Context, skill: Skill) -> Sequence[SkillRights]:
+    if not ctx.sees_others:
+        return ()
+    return rights_on(skill.path, ctx.site.grants() or (), ctx.site.principals())
+
+
+def hosts_of_viewer(ctx: Context) -> Collection[str]:
+    """Return the hosts of the viewer: those of this machine, or those that sent requests."""
+    if ctx.site.is_local:
+        return installed_hosts()
+    if ctx.principal is None:
+        return ()
+    clients = ctx.site.activity.clients()
+    names = {row.event.host for row in clients if row.event.principal == ctx.principal.id}
+    return {key for key, host in HOSTS.items() if host.context.client in names - {None, ""}}
 
 
 def skill_of(request: Request, ctx: Context) -> Skill:
@@ -265,7 +316,7 @@ def _seen_by(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     host, model, user = "", "", ""
     left_out = reason_left_out(ctx, skill)
     if left_out is not None:
-        host = left_out.text
+        host = f"{skill.standing.shown}: {left_out.text}"
     if not runtime.is_offered(skill):
         model = "its frontmatter reserves it for users, it has no description, or it cannot be read"
     elif not settings.tools:
@@ -322,7 +373,8 @@ def _snippets(request: Request, ctx: Context) -> list[Snippet]:
                 entry = entry_for(host, program, roots)
         except UsageError:
             continue  # the host has no such kind of entry
-        command, text = shlex.join([*program, "install", key, *given]), snippet(host, _NAME, entry)
+        command = shell_command([*program, "install", key, *given])
+        text = snippet(host, _NAME, entry)
         snippets.append(Snippet(key, host.title, command, text, _link(key, entry)))
     return snippets
 
@@ -373,19 +425,24 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
 
 
 def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
+    """Return hosts that show the same part of a skill, and the part; the viewer's own first."""
     if not ctx.site.settings.tools:
         return []
-    briefing = ctx.offering.briefing
+    briefing, own = ctx.offering.briefing, hosts_of_viewer(ctx)
     offer = next((offer for offer in briefing.overview.offers if offer.path == skill.path), None)
     if offer is None:
         return []
     out: dict[str, list[str]] = {}
-    for key, host in context.CONTEXTS.items():
+    for key in sorted(HOSTS, key=lambda key: key not in own):
+        host = HOSTS[key].context
         parts = context.parts_shown(context.shown_unasked(ctx.offering, host), [offer])
         (part,) = (part for part, offers in parts.items() if offers)
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
-        is_measured = {"instructions", "tools"} <= {*host.measured}
-        out.setdefault(words, []).append(key if is_measured else f"{key} (assumed)")
+        notes = ["yours"] if key in own else []
+        if not {"instructions", "tools"} <= {*host.measured}:
+            notes.append("assumed")
+        note = f" ({', '.join(notes)})" if notes else ""
+        out.setdefault(words, []).append(HOSTS[key].title + note)
     return [(", ".join(hosts), words) for words, hosts in out.items()]
 
 
@@ -401,19 +458,24 @@ async def file(request: Request, ctx: Context) -> Response:
         picture = raster_type((await _read(request, ctx, skill, path))[:16]) is not None
     elif file.size <= _MAX_SHOWN:
         text = media.as_text(await _read(request, ctx, skill, path), media.media_type(path))
-        if text is not None and path.lower().endswith(_MARKDOWN):
+        is_markdown = path.lower().endswith(_MARKDOWN) and not path.endswith(SKILL_MD)
+        if text is not None and is_markdown:  # the view of the skill renders SKILL.md
             html = await rendered(text, skill.path, skill.files, path)
     else:
         events.record_mentions([skill])
+    lines = None
+    if text is not None and len(text) <= _MAX_CHARACTERS and text.count("\n") < _MAX_LINES:
+        lines = await to_thread.run_sync(coloured_lines, text, path)
     return ctx.page(
         "file.html",
-        skill=skill,
+        **heading(request, ctx, skill, "files"),
         path=path,
         size=file.size,
         digest=file.digest,
         is_executable=file.executable,
         kind=media.media_type(path) or "unknown",
         text=text,
+        lines=lines,
         largest=_MAX_SHOWN,
         picture=picture,
         rendered=html,

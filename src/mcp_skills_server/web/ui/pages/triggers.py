@@ -1,4 +1,4 @@
-"""Trigger playground: the ranking of skills for a prompt, with reasons and similar skills.
+"""Triggers: the ranking of skills for a prompt, with reasons and similar skills.
 
 For one skill it also checks a set of prompts. A local page can save them as the skill's trigger
 set.

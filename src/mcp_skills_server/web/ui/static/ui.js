@@ -28,7 +28,7 @@ const local = (within) => {
   for (const each of within.querySelectorAll("time[datetime]")) {
     const moment = new Date(each.dateTime);
     each.title = each.textContent;
-    each.textContent = moment.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+    each.textContent = moment.toLocaleString([], "day" in each.dataset ? { dateStyle: "medium" } : { dateStyle: "medium", timeStyle: "short" });
   }
 };
 

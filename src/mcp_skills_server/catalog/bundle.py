@@ -103,9 +103,7 @@ class ScannedFiles:
             return None
         if known.executable != file.is_executable:
             known = known._replace(executable=file.is_executable)
-        self.signatures[location] = file.signature
-        self._taken[location] = known
-        return known
+        return self._record(file, known)
 
     def take(self, file: WalkedFile) -> SkillFile:
         """Return a file with its digest; one that cannot be read has none.
@@ -304,14 +302,13 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
         if not any(within(finding.path, folder) for folder in folders)
     )
     top = f"{skill.directory}/" if skill.directory else ""
-    files = {  # by location, too: a link may show a file of a withheld skill
-        path: file
-        for path, file in skill.files.items()
-        if is_left(path) and is_left(file.location.removeprefix(top))
-    }
     return replace(
         skill,
-        files=files,
+        files={  # by location, too: a link may show a file of a withheld skill
+            path: file
+            for path, file in skill.files.items()
+            if is_left(path) and is_left(file.location.removeprefix(top))
+        },
         empty=tuple(filter(is_left, skill.empty)),
         findings=findings,
         standing=min(skill.reading.standing, standing(findings)),  # the limits count less now

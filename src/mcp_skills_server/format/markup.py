@@ -70,5 +70,5 @@ def _written(match: re.Match[str]) -> str:
 
 
 def _attribute(value: str) -> str:
-    """Return a value for an attribute between double quotes, on one line."""
-    return " ".join(escaped(value).replace('"', "&quot;").splitlines())
+    """Return a value between double quotes, with blanks for line breaks, the last one, too."""
+    return " ".join(f"{escaped(value)}\n".replace('"', "&quot;").splitlines())

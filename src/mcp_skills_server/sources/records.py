@@ -42,7 +42,7 @@ class SkillRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """What a `source.Unit` brought besides skills; the fields are those of `UnitContents`."""
+    """Results of a `source.Unit` besides skills; the fields are those of `UnitContents`."""
 
     names: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict[str, str])

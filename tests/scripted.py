@@ -48,7 +48,7 @@ class Script:
                         while len(self.received) == before:
                             self._has_received = anyio.Event()
                             await self._has_received.wait()
-                for _ in range(20):  # let notifications and their consequences follow the response
+                for _ in range(8):  # let notifications and their consequences follow the response
                     await anyio.lowlevel.checkpoint()
 
     async def flush(self) -> None:

@@ -53,6 +53,19 @@ def test_index_page_has_no_relative_link(wheel: zipfile.ZipFile) -> None:
     assert "`docs/hosts.md`" in text and "[The details](references/details.md)" in text  # an example is unchanged
 
 
+def test_readme_clones_and_installs_from_the_repository_of_the_package(wheel: zipfile.ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    urls = dict(each.split(", ") for each in email.message_from_bytes(wheel.read(name)).get_all("Project-URL", []))
+    assert urls.keys() == {"Repository", "Documentation", "Changelog", "Issues"}
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    for start in ("git clone ", "uv tool install git+", "pipx install git+"):
+        assert any(f"{line} ".startswith(f"{start}{urls['Repository']} ") for line in lines), start
+    for page in ("README.md", "docs/index.md", "docs/tutorial.md"):  # anyone can register a name that is not taken
+        assert not re.search(r"(?:install|uvx|run) mcp-skills-server\b", (ROOT / page).read_text(encoding="utf-8")), (
+            page
+        )
+
+
 def test_wheel_contains_schemas(wheel: zipfile.ZipFile) -> None:
     names = [name for name in wheel.namelist() if "/schemas/" in name]
     assert names == [f"mcp_skills_server/schemas/{path.name}" for path in sorted(SCHEMAS.iterdir())] and len(names) == 3

@@ -24,7 +24,7 @@ from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, attach
 from mcp_skills_server.client import ConnectionFailedError, SkillsClient, UnprovedError
-from mcp_skills_server.dialects.listed import EntryRefusedError, parse_entry
+from mcp_skills_server.dialects.remote_entries import EntryRefusedError, parse_entry
 from mcp_skills_server.errors import UsageError
 from tables import each_row
 from web.http_wire import Server as HttpServer

@@ -38,17 +38,17 @@ class LruCache(Generic[_K, _V]):
 
     def get(self, key: _K) -> _V:
         """Return the value of this key, made on a miss."""
-        going: list[_V] = []
+        evicted: list[_V] = []
         with self._lock:
             if key not in self._values:
                 self._values[key] = self._make(key)
                 total = self.weight()
                 while total > self.most and len(self._values) > 1:
-                    _, gone = self._values.popitem(last=False)
-                    total -= self._weigh(gone)
-                    going.append(gone)
+                    _, oldest = self._values.popitem(last=False)
+                    total -= self._weigh(oldest)
+                    evicted.append(oldest)
             self._values.move_to_end(key)
             value = self._values[key]
-        for gone in going:
-            self._close(gone)
+        for old in evicted:
+            self._close(old)
         return value

@@ -30,7 +30,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ConfigDict
 
 from mcp_skills_server.dialects.dialect import is_initial
-from mcp_skills_server.dialects.listed import (
+from mcp_skills_server.dialects.remote_entries import (
     MAX_BYTES,
     MAX_FILES,
     MAX_URI,
@@ -62,7 +62,7 @@ Way: TypeAlias = Literal["skills", "resources", "tools"]
 _MAX_PAGES: Final = 1_000
 _MAX_SKILLS: Final = 50_000
 _RELISTEN_S: Final = 1.0
-_REST: Final = 4
+_MIN_INTERVAL: Final = 4
 """The minimum listing interval relative to a listing's duration: a quarter of the time at most."""
 _SKILLS_CHANGED: Final = "notifications/skills/list_changed"
 _LIST_CHANGED: Final = (types.ResourceListChangedNotification, types.ToolListChangedNotification)
@@ -257,8 +257,8 @@ class SkillsClient:
             answer = await self._request("skills/get", uri=uri)
             skill = parse_entry(answer.get("skill"))
             if skill.uri != uri:
-                words = f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
-                raise EntryRefusedError(words)
+                fault = f"asked for {quoted(uri)}, but the server returned {quoted(skill.uri)}"
+                raise EntryRefusedError(fault)
             return skill
         listed = next((skill for skill in await self.list() if skill.uri == uri), None)
         if listed is None:
@@ -279,22 +279,22 @@ class SkillsClient:
         if skill.files is not None:
             file = skill.files[path]
         if not file.digest and not self._unproved:
-            words = "has no digest; allow such files with unproved=True"
-            raise UnprovedError(f"{quoted(file.uri)} {words}")
+            fault = "has no digest; allow such files with unproved=True"
+            raise UnprovedError(f"{quoted(file.uri)} {fault}")
         if self.way == "tools":
             raw = await self._read_by_tools(skill, path)
         else:
             raw = await self._read_resource(file.uri)
         if file.digest:
-            words = ""
+            fault = ""
             if digest_of(raw) != file.digest or len(raw) != file.size:  # S40-43
-                words = "the server's copy differs from its listing; get the skill again"
-            elif path == SKILL_MD and not is_same(
-                dict(frontmatter.parse(raw).frontmatter or {}), dict(skill.frontmatter)
-            ):
-                words = "its frontmatter differs from the server's listing"  # S40-45
-            if words:
-                raise UnprovedError(f"{quoted(file.uri)}: {words}")
+                fault = "the server's copy differs from its listing; get the skill again"
+            elif path == SKILL_MD:
+                read = dict(frontmatter.parse(raw).frontmatter or {})
+                if not is_same(read, dict(skill.frontmatter)):  # S40-45
+                    fault = "its frontmatter differs from the server's listing"
+            if fault:
+                raise UnprovedError(f"{quoted(file.uri)}: {fault}")
         return raw
 
     async def download(self, skill: ListedSkill, folder: str | os.PathLike[str]) -> Path:
@@ -359,7 +359,8 @@ class SkillsClient:
             await anyio.sleep_until(soonest)
             begun = anyio.current_time()
             after = await self._listed()
-            soonest = begun + max(min(poll_s, _RELISTEN_S), _REST * (anyio.current_time() - begun))
+            duration = anyio.current_time() - begun
+            soonest = begun + max(min(poll_s, _RELISTEN_S), _MIN_INTERVAL * duration)
             if after != before:
                 both = after.keys() & before.keys()
                 yield SkillChanges(
@@ -444,7 +445,7 @@ class SkillsClient:
             base = uri
             for _ in range(DEEPEST_PATH):  # a file belongs to all enclosing skills
                 base = base.rstrip("/").rpartition("/")[0] + "/"
-                if len(base) < 2:
+                if len(base) < 2:  # "/", above the URI
                     break
                 if base in skill_files and len(skill_files[base]) < MAX_FILES:
                     try:
@@ -500,7 +501,7 @@ class SkillsClient:
 
     async def _call(self, tool: str, given: dict[str, Any]) -> dict[str, Any]:
         result = await self._session.call_tool(tool, given)
-        said: object = result.structured_content
-        if result.is_error or not isinstance(said, dict):
+        content: object = result.structured_content
+        if result.is_error or not isinstance(content, dict):
             raise UnprovedError(f"the server's tool {tool} returned an invalid result")
-        return cast("dict[str, Any]", said)
+        return cast("dict[str, Any]", content)

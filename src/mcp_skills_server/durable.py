@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import sqlite3
 
-_FEW: Final = 64
+_MAX_SINGLE: Final = 64
 """The most paths that are flushed one by one; for more, their whole file system is."""
 _LEFT_S: Final = 3600.0
 """Seconds after which a temporary file counts as left by a killed process."""
 _AT_FDCWD: Final = -100
 _EXCHANGE: Final = 2
 """Flag value of both `RENAME_EXCHANGE` (Linux `renameat2`) and `RENAME_SWAP` (macOS)."""
-_CANNOT: Final = frozenset((errno.EINVAL, errno.ENOTSUP))
+_NOT_FLUSHABLE: Final = frozenset((errno.EINVAL, errno.ENOTSUP))
 
 
 def read_regular(
@@ -77,7 +77,7 @@ def sync_paths(paths: Collection[str]) -> None:
     """
     if sys.platform == "win32":
         return
-    if len(paths) > _FEW and sys.platform == "linux":
+    if len(paths) > _MAX_SINGLE and sys.platform == "linux":
         _sync_file_system(next(iter(paths)))
         return
     for path in paths:
@@ -85,7 +85,7 @@ def sync_paths(paths: Collection[str]) -> None:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            if error.errno not in _CANNOT:
+            if error.errno not in _NOT_FLUSHABLE:
                 raise
         finally:
             os.close(descriptor)
@@ -115,9 +115,9 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
     Raises:
         OSError: it cannot be written. The old file is unchanged.
     """
-    made = path.parent / f".{path.name}-{os.urandom(4).hex()}.new"
+    fresh = path.parent / f".{path.name}-{os.urandom(4).hex()}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(made, flags, 0o666 if mode is None else 0o600)
+    descriptor = os.open(fresh, flags, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(raw)
@@ -125,17 +125,17 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
             os.fsync(descriptor)
             now = os.fstat(descriptor).st_mtime
         if mode not in (None, 0o600):  # not for those: some file systems refuse chmod
-            os.chmod(made, mode)
-        os.replace(made, path)
+            os.chmod(fresh, mode)
+        os.replace(fresh, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(made)
+            os.unlink(fresh)
         raise
     sync_path(path.parent)
     ours = re.compile(rf"\.{re.escape(path.name)}-[a-z0-9_]{{8}}\.new")
     with suppress(OSError):
-        for left in filter(ours.fullmatch, os.listdir(path.parent)):
-            temporary = path.parent / left
+        for name in filter(ours.fullmatch, os.listdir(path.parent)):
+            temporary = path.parent / name
             with suppress(OSError):
                 if temporary.lstat().st_mtime < now - _LEFT_S:
                     temporary.unlink()
@@ -151,20 +151,20 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     import shutil
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_name(f".{path.name[:50]}-{secrets.token_hex(6)}")
-    made.mkdir()
+    fresh = path.with_name(f".{path.name[:50]}-{secrets.token_hex(6)}")
+    fresh.mkdir()
     try:
         for name, (raw, executable) in files.items():
-            target = made / name
+            target = fresh / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(raw)
             if executable:
                 target.chmod(0o755)
-        sync_paths([*map(str, made.rglob("*")), str(made)])
-        made.rename(path)
+        sync_paths([*map(str, fresh.rglob("*")), str(fresh)])
+        fresh.rename(path)
         sync_paths([str(path.parent)])
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)
         raise
 
 

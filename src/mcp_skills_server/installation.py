@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.errors import UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
+_PLAIN: Final = re.compile(r"[\w@+=:,./\\-]+")
 
 
 def start_command() -> list[str]:
@@ -27,6 +30,16 @@ def start_command() -> list[str]:
     return [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server"]
 
 
+def shell_command(words: Sequence[str]) -> str:
+    """Return words as a command to paste into this system's shell.
+
+    cmd.exe and PowerShell know double quotes, and cmd.exe no others.
+    """
+    if sys.platform != "win32":
+        return shlex.join(words)
+    return " ".join(word if _PLAIN.fullmatch(word) else f'"{word}"' for word in words)
+
+
 def is_temporary() -> bool:
     """Return whether this environment is in a cache that may be emptied (uvx, pipx run).
 
@@ -38,7 +51,7 @@ def is_temporary() -> bool:
 def missing_extra(what: str, extra: str) -> UsageError:
     """Return the error for a feature `what` whose optional dependencies are not installed."""
     # From the clone: the package is on no index, where anyone could register its name.
-    wanted = f"'.[{extra}]'"
+    wanted = f'".[{extra}]"'
     if is_temporary():
         remedy = f"uvx --from {wanted} {_PROGRAM}, or pipx run --spec {wanted} {_PROGRAM}"
     elif os.path.exists(f"{sys.prefix}/pipx_metadata.json"):
@@ -46,5 +59,5 @@ def missing_extra(what: str, extra: str) -> UsageError:
     elif os.path.exists(f"{sys.prefix}/uv-receipt.toml"):
         remedy = f"uv tool install --with {wanted} . (and --with every other extra that you use)"
     else:
-        remedy = f"{shlex.quote(sys.executable)} -m pip install {wanted}"
+        remedy = f"{shell_command([sys.executable])} -m pip install {wanted}"
     return UsageError(f"the extra [{extra}] for {what} is not installed; in the clone: {remedy}")

@@ -53,10 +53,10 @@ class LineBuffer:
     def lines(self, chunk: bytes) -> Iterator[bytes | None]:
         """Yield non-blank lines completed by this chunk, and None once for each too long line."""
         reported = self._overflowing
-        for line, whole in self.blocks(chunk):
-            if whole and line.strip():
+        for line, is_whole in self.blocks(chunk):
+            if is_whole and line.strip():
                 yield line[:-1]
-            elif not whole and not reported:
+            elif not is_whole and not reported:
                 yield None
             reported = False  # only the first piece can continue an earlier chunk's line
 
@@ -64,9 +64,9 @@ class LineBuffer:
         """Yield all bytes in order: (line, True), or (piece of a too long line, False)."""
         *ended, tail = chunk.split(b"\n")
         for line in ended:
-            whole = not self._overflowing and len(self._rest) + len(line) <= self._max_line
+            is_whole = not self._overflowing and len(self._rest) + len(line) <= self._max_line
             self._overflowing = False
-            yield self.rest() + line + b"\n", whole
+            yield self.rest() + line + b"\n", is_whole
         if not tail:
             return
         self._rest += tail
@@ -125,12 +125,12 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
         except BlockingIOError:  # another process that shares the pipe has made it non-blocking
             select.select([], [descriptor], [])
         except OSError as error:
-            raise _end_of_answers(error) from None
+            raise _as_broken_pipe(error) from None
 
 
-def _end_of_answers(error: OSError) -> BrokenPipeError:
+def _as_broken_pipe(error: OSError) -> BrokenPipeError:
     """Convert a write error to BrokenPipeError; log it unless the reader caused it."""
-    if not isinstance(error, ConnectionError):  # which it is for a pipe and a socket
+    if not isinstance(error, ConnectionError):  # as of a pipe or a socket without a reader
         logger.error("the server ends: stdout cannot be written (%s)", error.strerror)
     return BrokenPipeError(error.errno, error.strerror)
 
@@ -147,8 +147,8 @@ def _non_blocking(descriptor: int) -> Callable[[bytes | memoryview], int]:
     if stat.S_ISREG(kind):
         return partial(os.write, descriptor)
     if stat.S_ISSOCK(kind):
-        line = socket.socket(fileno=os.dup(descriptor))
-        return lambda raw: line.send(raw, socket.MSG_DONTWAIT)
+        peer = socket.socket(fileno=os.dup(descriptor))
+        return lambda raw: peer.send(raw, socket.MSG_DONTWAIT)
     if stat.S_ISFIFO(kind):
         # Reopening gives an open file description with its own mode, on systems with this path.
         with suppress(OSError):
@@ -189,9 +189,10 @@ class Pipes:
         self._buffer = LineBuffer(max_line)
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_watched = False
+        # bytes to send, and the futures of those who wait until all before them are sent
         self._unsent: deque[memoryview | asyncio.Future[None]] = deque()
         self._unsent_bytes = 0
-        self._less: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None  # done once reading may go on
         self._broken: OSError | None = None
 
     async def lines(self) -> AsyncIterator[bytes | None]:
@@ -242,9 +243,9 @@ class Pipes:
             BrokenPipeError: the reader is gone.
         """
         if self._unsent:
-            out = asyncio.get_running_loop().create_future()
-            self._unsent.append(out)
-            await out
+            sent = asyncio.get_running_loop().create_future()
+            self._unsent.append(sent)
+            await sent
 
     async def send(self, raw: bytes) -> None:
         """Write bytes in call order, and wait until they are written.
@@ -310,8 +311,8 @@ class Pipes:
     async def _wait_until_read(self) -> bool:
         """Wait until unsent output is below the limit; return False if the peer is stuck."""
         while (unsent := self._unsent_bytes) > _MAX_UNSENT and self._broken is None:
-            self._less = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._less], timeout=_STUCK_S)
+            self._room = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._room], timeout=_STUCK_S)
             if self._unsent_bytes == unsent and wait_for_hang_up(self._stdin, timeout_ms=0):
                 return False
         return True
@@ -357,7 +358,7 @@ class Pipes:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise _end_of_answers(error) from None
+            raise _as_broken_pipe(error) from None
 
     def _send_rest(self) -> None:
         """Write queued bytes, as the event loop's callback for writable stdout."""
@@ -375,11 +376,11 @@ class Pipes:
                 self._unsent.popleft()
         except OSError as error:
             self._broken = error
-            for chunk in self._unsent:
-                if isinstance(chunk, asyncio.Future) and not chunk.done():
-                    chunk.set_exception(error)
+            for waiting in self._unsent:
+                if isinstance(waiting, asyncio.Future) and not waiting.done():
+                    waiting.set_exception(error)
         finally:
-            less = self._broken is not None or self._unsent_bytes <= _MAX_UNSENT
-            if less and self._less is not None and not self._less.done():
-                self._less.set_result(None)
+            has_room = self._broken is not None or self._unsent_bytes <= _MAX_UNSENT
+            if has_room and self._room is not None and not self._room.done():
+                self._room.set_result(None)
         asyncio.get_running_loop().remove_writer(self._stdout)

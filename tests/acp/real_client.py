@@ -1,15 +1,18 @@
-"""An ACP client written with the Python SDK, which keeps received messages, parsed and raw."""
+"""An ACP client written with the Python SDK, which keeps received messages, parsed and raw.
+
+The SDK is imported late, since each process of pytest would import it at collection, which takes a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
-
-import acp
-from acp.connection import StreamDirection, StreamEvent
+from typing import TYPE_CHECKING, Any
 
 from mcp_skills_server.dialects import acp as dialect
 from wire import DEADLINE
+
+if TYPE_CHECKING:
+    from acp.connection import StreamEvent
 
 
 class RealClient:
@@ -19,6 +22,8 @@ class RealClient:
         self.raw: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     def spawn(self, *command: str) -> Any:
+        import acp
+
         # By default the SDK kills the process after 2 s, the default grace period of our proxy.
         options = {"stderr": None, "shutdown_timeout": 2 * DEADLINE}
         client: Any = self
@@ -32,6 +37,8 @@ class RealClient:
         await self.extensions.put((method, params))
 
     async def observe(self, event: StreamEvent) -> None:
+        from acp.connection import StreamDirection
+
         if event.direction is StreamDirection.INCOMING:
             await self.raw.put(event.message)
 

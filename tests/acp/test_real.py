@@ -10,9 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import acp
 import pytest
-from acp.schema import ClientCapabilities
 
 from dialects.build import AVAILABLE_SKILL
 from mcp_skills_server.dialects import acp as dialect
@@ -34,13 +32,15 @@ def root(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def connected(root: Path, **opted_in: Any) -> AsyncGenerator[tuple[RealClient, Any]]:
     """Yield a client and the agent behind the proxy, after the handshake."""
+    import acp
+
     client = RealClient()
     command = [*COMMAND, "acp", "--grace", str(DEADLINE), str(root), "--", *AGENT]
     async with client.spawn(*command) as (agent, process):
         meta = {dialect.META_KEY: opted_in} if opted_in else None
         result = await agent.initialize(
             protocol_version=acp.PROTOCOL_VERSION,
-            client_capabilities=ClientCapabilities(field_meta=meta),
+            client_capabilities=acp.schema.ClientCapabilities(field_meta=meta),
         )
         assert result.protocol_version == acp.PROTOCOL_VERSION
         await client.next_message()
@@ -70,6 +70,8 @@ async def test_client_without_the_draft_is_updated_after_the_response_and_on_cha
 
 @pytest.mark.requirement("X-34")
 async def test_update_of_each_session_keeps_the_agents_own_commands(root: Path) -> None:
+    import acp
+
     async with connected(root) as (client, agent):
         first = await agent.new_session(cwd="/", mcp_servers=[])
         assert skill_names(await client.next_update()) == ["one", "two"]

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
-import acp
 import pytest
-from acp.schema import AvailableCommand, ClientCapabilities
 
 from mcp_skills_server import AcpSkills, Registry
 from mcp_skills_server.dialects import acp as dialect
@@ -20,15 +18,16 @@ from .real_client import RealClient
 
 pytestmark = pytest.mark.anyio
 EXAMPLE = ROOT / "examples" / "acp_agent.py"
-COMMAND = AvailableCommand(name="plan", description="Makes a plan.", field_meta={"x": 1})
 
 
 @pytest.mark.requirement("X-31", "X-34", "ACPX-4")
 async def test_example_agent_announces_skills_after_the_response_and_on_change(tmp_path: Path) -> None:
+    import acp
+
     write_skill(tmp_path / "one", body="# Do one\n")
     client = RealClient()
     async with client.spawn(sys.executable, str(EXAMPLE), str(tmp_path)) as (agent, process):
-        opted_in = ClientCapabilities(field_meta={dialect.META_KEY: {dialect.NOTIFICATION: {}}})
+        opted_in = acp.schema.ClientCapabilities(field_meta={dialect.META_KEY: {dialect.NOTIFICATION: {}}})
         result = await agent.initialize(protocol_version=1, client_capabilities=opted_in)
         assert result.agent_capabilities.field_meta == dialect.capability()
         session = await agent.new_session(cwd="/", mcp_servers=[])
@@ -46,12 +45,15 @@ async def test_example_agent_announces_skills_after_the_response_and_on_change(t
 
 
 def test_updates_are_returned_in_the_form_that_the_client_accepts(tmp_path: Path) -> None:
+    from acp.schema import AvailableCommand
+
+    plan = AvailableCommand(name="plan", description="Makes a plan.", field_meta={"x": 1})
     write_skill(tmp_path / "one")
     registry = Registry([tmp_path])
     with AcpSkills(registry) as skills:
         registry.load()  # before any session
         assert skills.capability() == dialect.capability()
-        ((method, params),) = skills.updates("s", [COMMAND, {"name": "x", "description": "X."}])
+        ((method, params),) = skills.updates("s", [plan, {"name": "x", "description": "X."}])
         assert method == "session/update"
         assert params["update"]["_meta"]["availableSkills"] == ["one"]
         first, second = params["update"]["availableCommands"]

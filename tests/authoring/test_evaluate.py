@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from commands.calls import invoke, json_of, refusal, run
 from dispatching import dispatching
-from mcp_skills_server.authoring.context import HOSTS
+from mcp_skills_server.authoring.context import CONTEXTS
 from mcp_skills_server.authoring.evaluation import (
     CaseResult,
     TriggerCase,
@@ -377,7 +377,7 @@ def test_context_of_codex_has_only_the_first_line(tmp_path: Path) -> None:
 
 
 def test_context_counts_whole_shortened_and_absent_descriptions(tmp_path: Path) -> None:
-    assert all(json_of("context", tmp_path, "--host", host)["unasked"] == [] for host in HOSTS)
+    assert all(json_of("context", tmp_path, "--host", host)["unasked"] == [] for host in CONTEXTS)
     write_skill(tmp_path / "skill-0")
     assert json_of("context", tmp_path)["skills"] == {"whole": ["skill-0"], "shortened": [], "absent": []}
     for number in range(300):
@@ -387,7 +387,7 @@ def test_context_counts_whole_shortened_and_absent_descriptions(tmp_path: Path) 
     assert skills["shortened"] and not skills["whole"]
 
 
-@each_row("host", HOSTS)
+@each_row("host", CONTEXTS)
 def test_context_of_a_loaded_skill_has_its_body(tmp_path: Path, host: str) -> None:
     write_skill(tmp_path / "a", body="Knöck three times.\n")
     write_skill(tmp_path / "mine", description="Does it.\ndisable-model-invocation: true")

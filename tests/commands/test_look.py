@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import click
 import pytest
 
 from commands.calls import invoke, json_of, refusal, terminal
@@ -155,10 +156,32 @@ def test_commands_and_page_count_the_same_skills(tmp_path: Path, monkeypatch: py
     assert "\n5 skills, " in invoke("validate", root).output
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    assert len(json_of("list")["skills"]) == 5 and "\n5 skills, " in invoke("validate").output
     assert " 5 skills  mcp-skills-server install HOST " in invoke().stderr
     with app_serving(root, "--ui") as app:
         assert " 5 skills, about " in visible_text(app.send("GET", "/ui/"))
         assert " 5 (1 not served, 1 not listed) " in visible_text(app.send("GET", "/ui/sources"))
+
+
+def test_list_and_validate_without_a_root_take_the_usual_folders_and_name_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "project")
+    for command in ("list", "validate"):
+        assert "there are no skills in the usual folders; give a ROOT" in refusal(command)
+    own, project = (
+        write_skill(tmp_path / ".claude/skills/one").parent,
+        write_skill(tmp_path / "project/skills/two").parent,
+    )
+    taken = f"no ROOT is given; taking the usual folders: {own} (1 skill), {project} (1 skill)"
+    for command in ("list", "validate"):
+        assert taken in invoke(command).stderr
+    assert [each["path"] for each in json_of("list")["skills"]] == ["one", "two"]
+    assert isinstance(invoke("validate", "--fix", "--yes").exception, click.MissingParameter)
+    monkeypatch.setenv("MCP_SKILLS_ROOTS", str(own))
+    assert [each["path"] for each in json_of("list")["skills"]] == ["one"]
 
 
 @each_row(

@@ -208,11 +208,11 @@ def test_bundle_passes_the_validator_of_its_format(tmp_path: Path) -> None:
 
 
 def test_bundle_is_reproducible_and_keeps_file_modes(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
+    for folder, name in (("one", "one.mcpb"), ("two", "two.MCPB")):
         skill = write_skill(tmp_path / folder / "skills" / "a", scripts__run_sh="#!/bin/sh\n")
         (skill / "scripts/run.sh").chmod(0o755)
-        assert run("package", skill.parent, "--output", tmp_path / f"{folder}.mcpb").returncode == 0
-    assert (tmp_path / "one.mcpb").read_bytes() == (tmp_path / "two.mcpb").read_bytes()
+        assert run("package", skill.parent, "--output", tmp_path / name).returncode == 0
+    assert (tmp_path / "one.mcpb").read_bytes() == (tmp_path / "two.MCPB").read_bytes()
     with zipfile.ZipFile(tmp_path / "one.mcpb") as archive:
         members = archive.infolist()
         manifest = archive.read("manifest.json")
@@ -280,6 +280,8 @@ def test_invalid_package_is_reported_and_not_written(tmp_path: Path) -> None:
             done = run("package", root, "--output", made, "--allow-partial", *wrong)
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert not made.exists()
+    done = run("package", root, "--output", tmp_path / "out.mcpb", "--allow-partial", "--server")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "leave it out" in done.stderr
     (tmp_path / "empty").mkdir()
     assert run("package", tmp_path / "empty", "--output", output).returncode == 2
     output.mkdir()

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -254,6 +255,29 @@ def test_broken_token_file_is_reported_and_the_old_tokens_stay(
     assert [*tokens] != before
 
 
+def test_token_file_without_permission_is_reported_once(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reloader = make_reloading(config).reloader
+    access, open_file = os.access, os.open
+
+    def refuse(path: object, *rest: object, **more: object) -> int:
+        if str(path).endswith("tokens"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return open_file(path, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("tokens") and access(path, mode))
+    reloader.reload()
+    assert reloader.refused.count("tokens:") == reloader.refused.count(";") / 2 == 1
+    assert "Permission denied" in reloader.refused
+
+
+def test_stopped_reloader_ends_its_thread(config: Path) -> None:
+    reloader = make_reloading(config).reloader
+    reloader.start()
+    reloader.stop()
+    assert "skills-configuration" not in [thread.name for thread in threading.enumerate()]
+
+
 def test_tokens_and_grants_are_replaced_atomically(config: Path) -> None:
     tokens_file = config.with_name("tokens")
     replace(tokens_file, f"a={OLD} groups=y\n")
@@ -338,7 +362,7 @@ def test_lock_file_whose_source_is_unreachable_is_retried(
             reloader.request_reload()
         return answers.pop(0)
 
-    polls = iter([reloader._seen] * 100)
+    polls = iter([reloader._read_state] * 100)
     monkeypatch.setattr(Reloader, "_stat_files", lambda _: next(polls))
     monkeypatch.setattr(OpenedRoots, "relock", relock)
     monkeypatch.setattr(reloading, "_RETRY_S", 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -101,11 +102,11 @@ def test_publish_shows_progress_only_at_a_terminal(tmp_path: Path) -> None:
 
 
 @each_row(("words", "message"), [
-    (["ui"], "there is nothing to serve"), (["ui", "no-such-folder"], "no-such-folder"),
+    (["ui"], "no skills in the usual folders"), (["ui", "no-such-folder"], "no-such-folder"),
     (["ui", "fixtures/skills", "--usage", "mysql:x"], "write sqlite:FILE"),
 ])  # fmt: skip
-def test_ui_reports_invalid_usage_in_one_line(words: list[str], message: str) -> None:
-    done = run(*words)
+def test_ui_reports_invalid_usage_in_one_line(words: list[str], message: str, tmp_path: Path) -> None:
+    done = run(*words, HOME=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert message in done.stderr
 
@@ -117,17 +118,20 @@ def test_documents_install_no_extra_from_an_index() -> None:
 
 
 def test_ui_explains_its_one_time_address_and_how_to_end(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a")
-    words = [*COMMAND, "ui", "--no-open", str(tmp_path)]
+    folder = write_skill(tmp_path / ".claude/skills/a").parent
+    words, environment = [*COMMAND, "ui", "--no-open"], {**os.environ, "HOME": str(tmp_path)}
     pipe = subprocess.PIPE
-    with Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+    with Popen(
+        words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=tmp_path
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         address = process.stdout.readline()
-        hints = [process.stderr.readline(), process.stderr.readline()]
+        hints = [process.stderr.readline() for _ in range(3)]
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=DEADLINE) == ("", "") and process.returncode == 0
     assert address.startswith("http://127.0.0.1:")
     assert hints == [
-        "mcp-skills-server: this address lets in one browser, once; start the command again for another\n",
+        f"mcp-skills-server: no ROOT is given; taking the usual folders: {folder} (1 skill)\n",
+        "mcp-skills-server: this address lets in one browser, once; the page has a button for another\n",
         "mcp-skills-server: Ctrl-C ends it\n",
     ]

@@ -62,7 +62,7 @@ def tar_gz(*blocks: bytes, end: bytes = END, level: int = 9) -> bytes:
 
 def tar_xz(*blocks: bytes, end: bytes = END) -> bytes:
     """Return a `.tar.xz` of the smallest dictionary."""
-    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 16}]
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 16}]
     return lzma.compress(b"".join(blocks) + end, filters=filters)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tools.interop.schema import schema_checks, schema_faults
 
-from mcp_skills_server.dialects.listed import EntryRefusedError, parse_entry
+from mcp_skills_server.dialects.remote_entries import EntryRefusedError, parse_entry
 from tables import each_row
 
 DIGEST = "sha256:" + 16 * "a1b2"

@@ -30,6 +30,7 @@ from tools.interop.referees import (
     installed_by_vercel,
     libraries,
     skills_scenarios,
+    skillsaw,
 )
 from tools.interop.schema import VERSION, schema_checks
 from tools.interop.setup import (
@@ -40,6 +41,7 @@ from tools.interop.setup import (
     INSPECTOR,
     PACKAGES,
     PYTHON_PACKAGES,
+    SKILLSAW,
     VERCEL,
     RefereeError,
     install,
@@ -109,6 +111,9 @@ def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
     for site, address in (("live", url), ("static", None)):
         work = partial(installed_by_vercel, address)
         yield Run("skills (Vercel)", PACKAGES[VERCEL], "discovery", site, "vercel", work)
+    if SKILLSAW in pythons:
+        work = partial(skillsaw, pythons[SKILLSAW])
+        yield Run("skillsaw", PYTHON_PACKAGES[SKILLSAW][1], "SKILL.md", "files", SKILLSAW, work)
     clients = list(libraries(pythons))
     for each in clients:
         for transport, address, era in pairs:

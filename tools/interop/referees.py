@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import yaml
 from tools.interop.setup import (
     BESIDE,
+    BROKEN,
     CACHE,
     CLIENT,
     CONFORMANCE,
@@ -45,6 +46,9 @@ from tools.interop.setup import (
     call,
 )
 from tools.interop.verdicts import Check, all_there, parse_checks
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import Standing
 
 SCENARIOS: Final = {
     "sep-2640-skills-enumeration": 32,
@@ -360,3 +364,28 @@ def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
         version = BESIDE["crewai"][0].partition("==")[2]
         command = python("crewai", "tools_alone.py", "crewai-adapter")
         yield Library("crewai-adapter", version, "crewai-adapter", command, tools, ("legacy",))
+
+
+_SKILLSAW_RULES: Final = ("agentskill-valid", "agentskill-name", "agentskill-description")
+"""Its rules about what the specification demands. The others judge style, or files of other programs."""
+
+
+def skillsaw(python: Path) -> list[Check]:
+    """Compare the verdict of the validator `skillsaw` on each SKILL.md of the fixtures with ours."""
+    checks: list[Check] = []
+    for folder in (SKILLS, BROKEN):
+        command = [str(python.with_name("skillsaw")), "lint", str(folder), "--format", "json", "--no-progress"]
+        command += ["--no-plugins", "--no-custom-rules", "--no-baseline"]
+        for rule in _SKILLSAW_RULES:
+            command += ["--rule", rule]
+        violations = json.loads(call(command, good=(0, 1), home=True))["violations"]
+        refused = {each["file_path"].removesuffix("/SKILL.md"): each["message"] for each in violations}
+        registry = Registry([folder])
+        registry.load()
+        for path, skill in registry.snapshot.skills.items():
+            codes = ", ".join(problem.code for problem in skill.problems if problem.severity == "error")
+            ours = "valid" if skill.standing is Standing.VALID else codes
+            agrees = (ours == "valid") == (path not in refused)
+            said = f"skillsaw: {refused.get(path, 'valid')}; here: {ours}"
+            checks.append(Check(folder.name, path, "SUCCESS" if agrees else "FAILURE", said))
+    return checks

@@ -89,6 +89,7 @@ PACKAGES: Final = {
     OIDC_PROVIDER: "9.13.3",
     MCPB: "2.1.2",
 }
+SKILLSAW: Final = "skillsaw"
 PYTHON_PACKAGES: Final = {
     "fastmcp": ("fastmcp-slim[client]", "4.2.3"),
     "fastmcp-server": ("fastmcp", "4.2.3"),
@@ -97,8 +98,9 @@ PYTHON_PACKAGES: Final = {
     "pydantic-ai": ("pydantic-ai-slim[mcp]", "2.68.0"),
     "crewai": ("crewai", "1.15.30"),
     "llama-index": ("llama-index-tools-mcp", "0.6.0"),
+    SKILLSAW: ("skillsaw", "0.22.0"),
 }
-"""Client libraries, each in its own virtual environment, because they need different releases of the SDK."""
+"""Client libraries and a validator, each in its own environment, because they need different releases of the SDK."""
 WITH_US: Final = frozenset({"fastmcp-server"})
 """Client libraries whose environment has this package too."""
 

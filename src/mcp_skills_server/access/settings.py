@@ -49,7 +49,6 @@ def is_secure(url: str) -> bool:
 
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 _ENDPOINT: Final = "https://skills.example/mcp"
-NO_RESOURCE: Final = "is not an https URL, so it cannot be the URL of the endpoint"
 _read_scopes: Final = keys.list_of(keys.text_that(_SCOPE.fullmatch))
 
 
@@ -105,7 +104,8 @@ class OAuthSettings:
         audience = values["audience"]
         if "resource" not in values and not is_secure(audience):
             hint = f'add resource = "{_ENDPOINT}"'
-            raise ContradictionError("audience", f"this {NO_RESOURCE}", hint)
+            reason = "this is not an https URL, so it cannot be the URL of the endpoint"
+            raise ContradictionError("audience", reason, hint)
         return cls(**{"resource": audience, **keys.fields_of(values, "skew")})
 
     @property

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _MAX_SETUP: Final = 256 << 10
 """The longest message to the agent that is buffered, in bytes; session setups are shorter."""
 _PIECE: Final = 4096
-"""Bytes of one write after the editor closed its side: each finished write proves that it reads."""
+"""Bytes of one write after the editor left: each finished write proves that it still reads."""
 _LINGER_S: Final = 0.5
 """Seconds to wait for output after the agent ended while its pipe is still open."""
 _OPENING_S: Final = 5.0
@@ -204,16 +204,16 @@ class Shutdown:
 
     def wait(self) -> None:
         """Wait for the shutdown; if the agent no longer reads, close the editor's descriptor."""
-        open_ = True
+        is_open = True
         while True:
-            if open_ and wait_for_hang_up(self._editor, self._woken):
+            if is_open and wait_for_hang_up(self._editor, self._woken):
                 return
             os.read(self._woken, 1)
             if not self._agent_closed or self.at_once:
                 return
-            if open_:
+            if is_open:
                 os.close(self._editor)
-                open_ = False
+                is_open = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> i
     Returns:
         the agent's exit code, 128 plus the number of its signal, or 127 if it could not start.
     """
-    early: list[int] = []
+    early: list[int] = []  # signals before the agent runs, which then gets them
     signal_handler: list[Callable[[int], None]] = [early.append]
     for name in ("SIGTERM", "SIGINT", "SIGHUP"):
         if hasattr(signal, name):
@@ -271,11 +271,11 @@ class _Proxy:
         self._in_line = False
         self._closed = False
         self._pending_skills: tuple[AvailableSkill, ...] | None = None
-        self._active = time.monotonic()
-        self._gone: float | None = None
-        self._listening = False
-        self._drained = Event()
-        self._opened = Event()
+        self._active_at = time.monotonic()  # the time of the last bytes
+        self._left_at: float | None = None  # when the editor left
+        self._listening = False  # waiting for output of the agent
+        self._drained = Event()  # all of it was passed on
+        self._opened = Event()  # the skills are `_usable`, or cannot be
         self._usable = False
         self._faults: set[str] = set()
 
@@ -290,8 +290,9 @@ class _Proxy:
         ended = time.monotonic()
         while not self._drained.wait(_POLL_S):
             now = time.monotonic()
-            lingered = now - max(ended, self._active) > _LINGER_S
-            is_over = self._gone is not None and now - max(self._gone, self._active) > self._grace
+            lingered = now - max(ended, self._active_at) > _LINGER_S
+            left = self._left_at
+            is_over = left is not None and now - max(left, self._active_at) > self._grace
             # A process that holds the pipe open gets `_LINGER_S`. An editor may read slowly, or
             # pause, until it leaves or a signal ends the conversation.
             if lingered and (self._listening or is_over):
@@ -313,9 +314,9 @@ class _Proxy:
                 if self._conversation is None:
                     write(self._agent.stdin, chunk)
                 else:
-                    for block, whole in buffer.blocks(chunk):
-                        write(self._agent.stdin, self._with_skills(block) if whole else block)
-                self._active = time.monotonic()
+                    for block, is_whole in buffer.blocks(chunk):
+                        write(self._agent.stdin, self._with_skills(block) if is_whole else block)
+                self._active_at = time.monotonic()
             if rest := buffer.rest():
                 write(self._agent.stdin, self._with_skills(rest))
         except OSError:
@@ -362,32 +363,32 @@ class _Proxy:
             self._listening = False
 
     def _write_to_editor(self, raw: bytes) -> None:
-        size = len(raw) if self._gone is None else _PIECE
-        for start in range(0, len(raw), size or 1):
+        size = len(raw) if self._left_at is None else _PIECE
+        for start in range(0, len(raw), size or 1):  # a range has no step of 0
             write(self._to_editor, raw[start : start + size])
-            self._active = time.monotonic()
+            self._active_at = time.monotonic()
 
     def _pass(self, chunk: bytes, buffer: LineBuffer) -> None:
         conversation = self._conversation
         if conversation is None:
             self._write_to_editor(chunk)
             return
-        cut = chunk.rfind(b"\n") + 1
-        if cut:
-            self._write_to_editor(chunk[:cut])
+        lines_end = chunk.rfind(b"\n") + 1
+        if lines_end:
+            self._write_to_editor(chunk[:lines_end])
             self._in_line = False
-        for block, whole in buffer.blocks(chunk):
-            if whole:
+        for block, is_whole in buffer.blocks(chunk):
+            if is_whole:
                 self._inject(conversation.after_agent_lines, block)
-        if cut:
+        if lines_end:
             self._send_skills(conversation)
-        if cut < len(chunk):
+        if lines_end < len(chunk):
             self._in_line = True
-            self._write_to_editor(chunk[cut:])
+            self._write_to_editor(chunk[lines_end:])
 
-    def _inject(self, make: Callable[[_T], bytes], of: _T) -> None:
+    def _inject(self, make: Callable[[_T], bytes], subject: _T) -> None:
         try:
-            lines = make(of)
+            lines = make(subject)
         except Exception as error:
             self._fault("skills are not announced", error)
         else:
@@ -445,10 +446,10 @@ class _Proxy:
 
     def _run_shutdown(self) -> None:
         self._shutdown.wait()
-        began = self._gone = time.monotonic()
-        while not self._agent.ended.wait(0.02):
+        began = self._left_at = time.monotonic()
+        while not self._agent.ended.wait(_POLL_S):
             # Poll: a signal may end the grace period early, and output of the agent extends it.
-            since = max(began, self._active)
+            since = max(began, self._active_at)
             if self._shutdown.at_once:
                 since = began
             if time.monotonic() - since >= self._grace:

@@ -25,11 +25,11 @@ _FIRST_LINE: Final = 247
 _NAME: Final = re.compile(r"[^\s,;:<>\"']+")
 
 
-HOSTS: Final = {
+CONTEXTS: Final = {
     "generic": HostContext(),
     **{name: host.context for name, host in table.HOSTS.items()},
 }
-"""Hosts by the value of `--host`."""
+"""What hosts show, by the value of `--host`."""
 
 
 class ShownText(NamedTuple):
@@ -58,9 +58,9 @@ def shown_unasked(offering: Offering, host: HostContext) -> list[ShownText]:
     tools = briefing.tools(handles=True, client=client)
     if host.tools == "all":
         for tool in tools:
-            shown = {key: tool[key] for key in ("name", "description", "inputSchema")}
-            whole = json.dumps(shown, ensure_ascii=False)
-            texts.append(_text(f"Tool {tool['name']}", whole, whole, None))
+            fields = {key: tool[key] for key in ("name", "description", "inputSchema")}
+            text = json.dumps(fields, ensure_ascii=False)
+            texts.append(_text(f"Tool {tool['name']}", text, text, None))  # no host cuts these
     elif host.tools == "names" and tools:
         names = "\n".join(str(tool["name"]) for tool in tools)
         texts.append(_text("Names of the tools", names, names, None))
@@ -79,10 +79,10 @@ async def shown_on_load(offering: Offering, host: HostContext, skill: Skill) -> 
 
 def shown_result(title: str, result: ToolResult, host: HostContext) -> ShownText:
     """Return the text that the host shows its model of the result of a tool."""
-    whole = "\n".join(str(block.get("text", "")) for block in result["content"])
+    text = "\n".join(str(block.get("text", "")) for block in result["content"])
     if client_of(host.client).shows == "structure" and "structuredContent" in result:
-        whole = json.dumps(result["structuredContent"], ensure_ascii=False)
-    return _text(title, whole, whole, host.result_characters)
+        text = json.dumps(result["structuredContent"], ensure_ascii=False)
+    return _text(title, text, text, host.result_characters)
 
 
 def _first_line(text: str) -> str:

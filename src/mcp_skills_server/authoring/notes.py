@@ -35,9 +35,8 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     for skill in skills:
         known = (*skill.problems, *registry.checks.problems_of(skill))
         problems += [problem for problem in known if problem.severity == "note"]
-    usable = [
-        skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files
-    ]
+    readable = [skill for skill in skills if skill.standing > Standing.UNUSABLE]
+    usable = [skill for skill in readable if SKILL_MD in skill.files]
     for skill in usable:
         # Most skills name all of their files in SKILL.md, so that no other file has to be read.
         unused = _unnamed_files(_texts(registry, skill, [SKILL_MD]), skill.files)
@@ -45,6 +44,12 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
             unused = _unnamed_files(_texts(registry, skill, skill.files), unused)
         if unused:
             problems.append(_unused_files(unused).at(_place(registry, skill), skill.path))
+    return [*problems, *overlap_notes(registry, usable)]
+
+
+def overlap_notes(registry: Registry, usable: Sequence[Skill]) -> list[Problem]:
+    """Return the notes on skills that a model may take for each other, copies among them."""
+    problems: list[Problem] = []
     nearest: dict[Skill, tuple[Skill, float]] = {}
     counts: Counter[Skill] = Counter()
     for skill, near in pairs(usable, _COLLIDES):  # most similar first
@@ -102,9 +107,9 @@ def _unused_files(unused: Sequence[str]) -> Problem:
 def _overlap(skill: Skill, other: Skill, share: float, more: int) -> Problem:
     """Return the note that the descriptions of a skill and of `more + 1` others overlap."""
     others = f"{literal(other.path)} and {more} more" if more else literal(other.path)
-    words = f"{share:.0%} of the words that decide are also those of {others}"
+    fault = f"{share:.0%} of the words that decide are also those of {others}"
     name = literal(skill.name or skill.path)
-    return problem("description-overlap", f"{words}, which a model may take for {name}")
+    return problem("description-overlap", f"{fault}, which a model may take for {name}")
 
 
 def _words(text: str) -> Iterator[str]:

@@ -46,7 +46,7 @@ def run_program(
             )
         except OSError as error:
             raise UsageError(f"{name} could not be started ({error.strerror})") from None
-    end, out, err = time.monotonic() + timeout_s, bytearray(), bytearray()
+    deadline, out, err = time.monotonic() + timeout_s, bytearray(), bytearray()
     readers = [
         threading.Thread(target=_read, args=(process, stream, kept), daemon=True)
         for stream, kept in ((process.stdout, out), (process.stderr, err))
@@ -55,8 +55,8 @@ def run_program(
         for reader in readers:
             reader.start()
         for reader in readers:
-            reader.join(max(0.0, end - time.monotonic()))
-        code = process.wait(max(0.0, end - time.monotonic()))
+            reader.join(max(0.0, deadline - time.monotonic()))
+        code = process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         code = None
     finally:
@@ -68,9 +68,9 @@ def run_program(
     if code is None or any(reader.is_alive() for reader in readers):
         raise UsageError(f"{name} did not answer within {timeout_s:g} s")
     if code not in ok_codes:
-        said = err.decode(errors="replace").strip() or "it printed nothing on stderr"
-        line = clipped(printable(said.splitlines()[-1]))
-        raise UsageError(f"{name} ended with {code}: {line}")
+        messages = err.decode(errors="replace").strip() or "it printed nothing on stderr"
+        last = clipped(printable(messages.splitlines()[-1]))
+        raise UsageError(f"{name} ended with {code}: {last}")
     return bytes(out)
 
 

@@ -95,13 +95,17 @@ class ScannedFiles:
         An index may be wrong about a file: `Registry.read` hashes all it reads, so no bytes are
         served under another digest.
         """
-        old = self._known.get(file.location)
-        is_proved = file.is_settled and self._proofs.get(file.location) == file.signature
-        if old is None or not old.digest or not is_proved:
+        location = file.location
+        if not file.is_settled or self._proofs.get(location) != file.signature:
             return None
-        if old.executable != file.is_executable:
-            old = old._replace(executable=file.is_executable)
-        return self._record(file, old)
+        known = self._known.get(location)
+        if known is None or not known.digest:
+            return None
+        if known.executable != file.is_executable:
+            known = known._replace(executable=file.is_executable)
+        self.signatures[location] = file.signature
+        self._taken[location] = known
+        return known
 
     def take(self, file: WalkedFile) -> SkillFile:
         """Return a file with its digest; one that cannot be read has none.
@@ -233,13 +237,17 @@ class Bundle:
             shown = self._root.show(skill.directory)
             self._findings += [problem.at(shown, skill.path) for problem in over]
             files = _within_limits(files, limits)
-        return replace(
-            skill,
-            files={path: self._scanned.take(file) for path, file in files.items()},
-            findings=tuple(sorted(self._findings)),
-            standing=min(skill.standing, standing(self._findings)),
-            empty=tuple(sorted(self._empty)),
-            nested=tuple(sorted(self._nested)),
+        return Skill(  # half the time of `replace`, for 10,000 skills 35 ms
+            skill.path,
+            skill.root,
+            skill.directory,
+            skill.reading,
+            {path: self._scanned.take(file) for path, file in files.items()},
+            tuple(sorted(self._findings)),
+            min(skill.standing, standing(self._findings)),
+            tuple(sorted(self._empty)),
+            skill.origin,
+            tuple(sorted(self._nested)),
         )
 
     def _over(self, limits: Limits) -> Iterator[Problem]:

@@ -140,9 +140,11 @@ class _Reader:
             has_skills = folders or os.path.lexists(os.path.join(self._root, skills))
             if not has_skills and os.path.lexists(os.path.join(self._root, plugin, SKILL_MD)):
                 skills = plugin  # as in Claude Code: such a plugin is one skill
+            # one that is not there is followed, should it appear; no scan leaves the root
             folders = [*folders, self._inside(skills) or skills]
         for folder in folders:
-            if self.layout.folders.setdefault(folder, name) == name and folder == plugin:
+            owner = self.layout.folders.setdefault(folder, name)
+            if owner == name and folder == plugin:
                 self.layout.plugins.add(folder)
 
     def _folder(self, path: str, location: str, at: Json) -> str | None:

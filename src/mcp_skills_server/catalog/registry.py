@@ -239,7 +239,7 @@ class Registry(SkillReader):
                 subtrees = self._touched(paths)
             for state, subtree in subtrees:
                 if not subtree:
-                    state.follow()
+                    state.resolve()  # only a whole scan may switch to another folder
             is_changed, changes = False, Changes({}, {})
             try:
                 for state, subtree in subtrees:
@@ -294,7 +294,7 @@ class Registry(SkillReader):
                 state.root.revision = revision
                 self.snapshot = Snapshot({}, self._unattached_problems())
                 return
-            state.follow()
+            state.resolve()
             paths = changed if state.missing is None else [""]
             absolute = [os.path.join(state.root.path, path) for path in paths]
             for touched, subtree in self._touched(absolute):
@@ -381,14 +381,14 @@ class Registry(SkillReader):
         for path in changes.before.keys() & changes.after:
             root = changes.before[path].root
             if changes.after[path].root == root:
-                self.roots[root].revision = ""  # the source handed over other content with it
+                self.roots[root].revision = ""  # it was edited, so this describes it no more
         self.snapshot = Snapshot(skills, self._unattached_problems())
         return changes
 
     def _notify(self, changes: Changes, *, defer: bool = False) -> None:
         """Call the listeners with all deferred changes and these, or defer these, too.
 
-        An empty change, of problems alone, is never deferred.
+        An empty change, of problems alone, defers nothing by itself.
         """
         all_changes = self._deferred.then(changes)
         if all_changes and defer:

@@ -90,10 +90,10 @@ class RootState:
         }
         return Snapshot(skills, tuple(self.problems))
 
-    def follow(self) -> None:
-        """Resolve the root anew, as `Root.follow`."""
+    def resolve(self) -> None:
+        """Resolve the root anew, as `Root.resolve`."""
         before = self.root.path
-        self.root.follow()
+        self.root.resolve()
         if self.root.path != before:
             # The whole tree was replaced at once, so no SKILL.md is gone only for a moment.
             self._nested.clear()

@@ -177,7 +177,7 @@ class Root:
             return os.path.join(self.shown, location)
         return self.shown
 
-    def follow(self) -> None:
+    def resolve(self) -> None:
         """Resolve the root anew: deployment tools publish a whole folder by moving a symlink."""
         path = os.path.realpath(self.given)
         if path != self.path and os.path.isdir(path) and not os.path.islink(path):

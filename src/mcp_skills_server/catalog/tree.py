@@ -191,9 +191,8 @@ def ignored_in(root_path: str, directory: str) -> list[str]:
 
     def collect(here: Directory, prefix: str) -> None:
         paths.extend(f"{prefix}{name}" for name in here.named("ignored"))
-        paths.extend(
-            f"{prefix}{name}/" for kind in ("ignored folder", "dotted") for name in here.named(kind)
-        )
+        folders = (*here.named("ignored folder"), *here.named("dotted"))
+        paths.extend(f"{prefix}{name}/" for name in folders)
         for inner in here.directories:
             if not inner.holds_manifest:
                 collect(inner, f"{prefix}{inner.path.rpartition('/')[2]}/")

@@ -93,14 +93,14 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
 
         offer = None
         if roots or options.lock is not None:
-            words = _words(context, roots) if options.server else []
-            offer = SkillsOffer(words, open_skills)
+            command = _server_command(context, roots) if options.server else []
+            offer = SkillsOffer(command, open_skills)
         print_waiting_hint("an editor that speaks ACP")
         code = run(agent, offer, grace=options.grace)
     exit_now(code)
 
 
-def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
+def _server_command(context: click.Context, roots: Sequence[str]) -> list[str]:
     """Return the command line of a server with these roots and the options given here.
 
     The server starts in another folder. Options are passed as words even if they came from the
@@ -109,8 +109,8 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
     absolute = [os.path.abspath(root) if os.path.exists(root) else root for root in roots]
     own = [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", serve.name or ""]
     # The server reads the configuration file itself, but its transport must be stdio.
-    pinned = [] if context.params["config"] is None else ["--transport", "stdio"]
-    return [*own, *_given(context), *pinned, _SPLIT, *absolute]
+    transport = [] if context.params["config"] is None else ["--transport", "stdio"]
+    return [*own, *_given(context), *transport, _SPLIT, *absolute]
 
 
 def _given(context: click.Context) -> Iterator[str]:

@@ -258,6 +258,7 @@ def _rules(configuration: Configuration | None) -> list[_Row]:
         text = f"who={','.join(grant.who)} skills={skills} may={','.join(may)}"
         rows.append(_Row("grant", configuration.place("grant", number), text))
     for number, table in enumerate(configuration.quotas):
+        # tables [[quota]] have numbers, a single [quota] has none
         at = ("quota", number) if ("quota", number) in configuration.lines else ("quota",)
         who = f" who={','.join(table.who)}" if table.who else ""
         for key, value in table.limits.items():
@@ -298,8 +299,6 @@ def _key(field: str) -> str:
 def _shown(parameter: click.Parameter, value: Any) -> str:
     if value not in (None, ()) and traits_of(parameter).is_secret:
         return _MASK
-    if isinstance(value, float):
-        return str(value)
     return _text(value)
 
 

@@ -222,10 +222,10 @@ def _say_results(results: Sequence[CaseResult]) -> None:
             wanted = "should trigger" if result.case.should_trigger else "should not trigger"
             reason = evaluation.failure_reason(result)
             say(f"{result.skill.path}: {wanted}: {result.case.query!r}: {reason}")
-    whole = evaluation.summary(results)
-    shares = f"hit@1 {_percent(whole.hit_at_1)}, hit@5 {_percent(whole.hit_at_5)}"
-    passed = f"{whole.passed:,} of {plural(whole.total, 'case')} passed"
-    say(f"{passed}; {shares}; {whole.false_triggers:,} false triggers")
+    totals = evaluation.summary(results)
+    shares = f"hit@1 {_percent(totals.hit_at_1)}, hit@5 {_percent(totals.hit_at_5)}"
+    passed = f"{totals.passed:,} of {plural(totals.total, 'case')} passed"
+    say(f"{passed}; {shares}; {totals.false_triggers:,} false triggers")
 
 
 def _percent(share: float | None) -> str:
@@ -257,7 +257,7 @@ def _rank(options: EvaluateOptions, registry: Registry, prompt: str) -> int:
 
 class ContextOptions(TextOptions):
     context_host: str = option(
-        "generic", "The host; generic cuts nothing.", "--host", type=click.Choice(contexts.HOSTS)
+        "generic", "The host; generic cuts nothing.", "--host", type=click.Choice(contexts.CONTEXTS)
     )
     skills: tuple[str, ...] = many("Also show the result of loading this skill.", "NAME", "--skill")
     budget: int | None = option(
@@ -284,14 +284,14 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server context ~/skills --host claude-code --skill refunds
       mcp-skills-server context ~/skills --host gemini-cli --budget 4000
     """
-    host = contexts.HOSTS[options.context_host]
+    host = contexts.CONTEXTS[options.context_host]
     registry = load_registry(roots, options)
     with Runtime(registry) as runtime:
-        whole = runtime.whole
-        shown = contexts.shown_unasked(whole, host)
-        parts = contexts.parts_shown(shown, whole.briefing.overview.offers)
+        offering = runtime.whole
+        shown = contexts.shown_unasked(offering, host)
+        parts = contexts.parts_shown(shown, offering.briefing.overview.offers)
         wanted = [named_skill(registry, name) for name in options.skills]
-        brought = [anyio.run(contexts.shown_on_load, whole, host, skill) for skill in wanted]
+        brought = [anyio.run(contexts.shown_on_load, offering, host, skill) for skill in wanted]
     count, rule = token_counter()
     total = sum(count(text.text) for text in shown)
     over = options.budget is not None and total > options.budget
@@ -314,8 +314,8 @@ def context(options: ContextOptions, roots: tuple[str, ...]) -> int:
     for shown_text in (*shown, *brought):
         _say_text(shown_text, count(shown_text.text))
     say(f"{options.context_host}: {total:,} tokens unasked ({rule})")
-    whole, less, absent = (f"{len(of_part):,}" for of_part in names.values())
-    say(f"of the skills {whole} have their description there, {less} less, {absent} are absent")
+    full, less, absent = (f"{len(of_part):,}" for of_part in names.values())
+    say(f"of the skills {full} have their description there, {less} less, {absent} are absent")
     say_table(tuple(map(str.upper, _COLUMNS)), host.figures())
     if over:
         remark(f"{total:,} tokens are more than the budget of {options.budget:,}")

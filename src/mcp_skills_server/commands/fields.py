@@ -106,7 +106,7 @@ class Options:
         cls.example = example
 
     def __init__(self, **given: Any) -> None:
-        values = {name: trait.default for name, trait in _declared(type(self))}
+        values = {name: declared.default for name, declared in _declared(type(self))}
         if unknown := given.keys() - values:
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         vars(self).update(values | given)
@@ -193,9 +193,10 @@ def takes(*kinds: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., 
             return command(*options, *arguments, **given)
 
         made: Callable[..., _T] = run
-        for name, trait in reversed([*chain(*(own.items() for own in declared))]):
-            names = [spelling.format(name.replace("_", "-")) for spelling in trait.names]
-            made = click.option(name, *names, cls=_Option, **trait.settings)(made)
+        # click puts the option that is applied last first
+        for name, field in reversed([*chain(*(own.items() for own in declared))]):
+            names = [spelling.format(name.replace("_", "-")) for spelling in field.names]
+            made = click.option(name, *names, cls=_Option, **field.settings)(made)
         return made
 
     return decorate

@@ -183,8 +183,8 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> int:
     elif is_new:
         _say_changes(chosen)
     else:
-        of = f" of {', '.join(names)}" if names else ""
-        remark(f"nothing{of} is new: the skills match {options.lock}")
+        named = f" of {', '.join(names)}" if names else ""
+        remark(f"nothing{named} is new: the skills match {options.lock}")
     if options.update_check:
         return int(is_new)
     entries: list[LockedSource] = []
@@ -261,8 +261,8 @@ def diff(options: DiffOptions, pair: tuple[str, ...]) -> int:
       mcp-skills-server diff ./skills git+https://git.example/acme/skills
       mcp-skills-server diff --lock skills.lock
     """
-    said = click.get_current_context().get_parameter_source("lock") is ParameterSource.COMMANDLINE
-    if pair and said:
+    source = click.get_current_context().get_parameter_source("lock")
+    if pair and source is ParameterSource.COMMANDLINE:  # elsewhere --lock is for other commands
         raise UsageError("diff takes two roots or --lock FILE, not both")
     if options.lock is not None and not pair:
         changes = _changes(options.lock, options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,8 +23,8 @@ from mcp_skills_server.commands.options import (
     TableOptions,
     TextOptions,
     named_skill,
+    optional_roots,
     roots_and_last,
-    roots_argument,
 )
 from mcp_skills_server.commands.printing import (
     progress,
@@ -36,9 +35,11 @@ from mcp_skills_server.commands.printing import (
     say_lines,
     say_table,
 )
+from mcp_skills_server.commands.welcome import usual_roots
 from mcp_skills_server.errors import listed
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.uris import uri
+from mcp_skills_server.installation import shell_command
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation.explanations import EXPLANATIONS
@@ -130,15 +131,17 @@ def remark_problems(registry: Registry) -> None:
     """Print on stderr the number of problems of checked skills, and the command to list them."""
     summary = registry.checks.survey(registry.snapshot).summary
     if summary:
-        roots = " ".join(shlex.quote(root.shown) for root in registry.roots)
+        roots = shell_command([root.shown for root in registry.roots])
         remark(f"{summary}; 'mcp-skills-server validate {roots}' shows each")
 
 
 @click.command("list")
-@roots_argument
+@optional_roots
 @takes(TableOptions)
 def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     """List the skills below each ROOT, with those that cannot be served.
+
+    Without a ROOT it takes the usual folders that have skills, such as ~/.claude/skills.
 
     PROBLEMS counts what `validate` reports of each skill. Exit code 1 when a ROOT has no skill.
 
@@ -147,7 +150,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    registry = make_registry(roots, options, indexed=True)
+    registry = make_registry(roots or usual_roots(), options, indexed=True)
     registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]

@@ -184,19 +184,19 @@ def open_roots(
     for position, folder in enumerate(folders):
         if folder in optional:
             roots[position] = OptionalRoot(folder)
-    gates, pinned = _gates_of_roots(options, by_folder), None
+    gates, pins = _gates_of_roots(options, by_folder), None
     if locked is not None:
         from mcp_skills_server.provenance.lock import Pins
 
-        pinned = Pins(dict(zip(folders, locked, strict=True)))
-        gates.insert(0, pinned)
+        pins = Pins(dict(zip(folders, locked, strict=True)))
+        gates.insert(0, pins)
     index = index_of(options.cache_dir) if indexed else None
     registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates), sources=mirrors)
     _check_separate(by_folder, registry)
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
     }
-    return OpenedRoots(registry, mirrors, scripts, pinned)
+    return OpenedRoots(registry, mirrors, scripts, pins)
 
 
 def _optional_folders(options: RootOptions, rules: Mapping[str, SourceRules]) -> set[str]:

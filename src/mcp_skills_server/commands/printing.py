@@ -95,13 +95,13 @@ def say_table(
     *widths, longest = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     if sys.stdout.isatty():
         available = shutil.get_terminal_size().columns - 2 * len(widths)
-        least = min(longest, _MIN_LENGTH)
-        while sum(widths) + least > available and max(widths, default=0) > _MIN_LENGTH:
+        wanted = min(longest, _MIN_LENGTH)
+        while sum(widths) + wanted > available and max(widths, default=0) > _MIN_LENGTH:
             widths[widths.index(max(widths))] -= 1
         longest = max(_MIN_LENGTH, available - sum(widths))
     else:
         longest = _MAX_LENGTH
-    for number, row in enumerate(lines, -1):
+    for number, row in enumerate(lines, -1):  # -1 is the header
         *cells, last = row
         padded = [_padded(cell, width) for cell, width in zip(cells, widths, strict=True)]
         line = "  ".join([*padded, _cut(last, longest)]).rstrip()

@@ -176,11 +176,11 @@ def _check_base(url: str) -> None:
 
 
 def _packable(
-    roots: Sequence[str], options: PackOptions, nothing: str, *, left_out: str
+    roots: Sequence[str], options: PackOptions, refusal: str, *, left_out: str
 ) -> tuple[Publication, dict[str, Published]]:
     """Return the packable skills by name. Exit with 1 if one is not, without --allow-partial.
 
-    `left_out` is the remark on each skill that cannot be packed, `nothing` that before the exit.
+    `left_out` is the remark on each skill that cannot be packed, `refusal` that before the exit.
     """
     registry = load_registry(roots, options, proved=True)
     publication = Publication(registry, evals=options.with_evals)
@@ -188,7 +188,7 @@ def _packable(
     lost = [*_unfetched(registry), *edition.left_out]
     _report_left_out(lost, left_out)
     if lost and not options.allow_partial:
-        remark(nothing)
+        remark(refusal)
         raise click.exceptions.Exit(1)
     if not edition.skills:
         raise UsageError("no skill can be packed; 'validate' says what is wrong with each")
@@ -311,13 +311,19 @@ def package(context: click.Context, options: PackageOptions, roots: tuple[str, .
       mcp-skills-server package ~/skills --output acme-plugin --name acme
     """
     name, version, output = _name_of(options, roots), options.package_version, options.output
-    is_bundle = output.endswith(".mcpb")
+    is_bundle = output.lower().endswith(".mcpb")
     if not roots and not is_bundle:
         raise click.MissingParameter(ctx=context, param=context.command.params[0])
+    if is_bundle and options.package_server:
+        raise UsageError(
+            "--server is for a plugin: a bundle always starts the server; leave it out"
+        )
     if not is_bundle and os.path.lexists(output):
         hint = "already exists; give another folder, or remove it"
         raise UsageError(f"--output {printable(output)}: {hint}")
-    skills = _packaged_files(options, roots) if roots else {}
+    skills: Mapping[str, Files] = {}
+    if roots:
+        skills = _packaged_files(options, roots)
     with writing(f"--output {output}", "give another path"):
         if is_bundle:
             raw = packages.bundle(skills, name, version, *_own_program())
@@ -336,10 +342,7 @@ def _own_program() -> tuple[Files, list[str]]:
     folder = Path(mcp_skills_server.__file__).parent
     paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     files = {path.relative_to(folder).as_posix(): (path.read_bytes(), False) for path in paths}
-    try:
-        needs = metadata.requires("mcp-skills-server") or []
-    except metadata.PackageNotFoundError:
-        raise UsageError("a bundle needs the program installed, as README says") from None
+    needs = metadata.requires("mcp-skills-server") or []
     return files, [need for need in needs if "extra ==" not in need]
 
 
@@ -362,8 +365,8 @@ def _name_of(options: PackageOptions, given: Sequence[str]) -> str:
 
 def _packaged_files(options: PackageOptions, given: Sequence[str]) -> Mapping[str, Files]:
     """Return the files of each skill by name, without those of skills nested in it."""
-    nothing = "nothing was written; correct this, or take the rest with --allow-partial"
-    publication, published = _packable(given, options, nothing, left_out="not packaged")
+    refusal = "nothing was written; correct this, or take the rest with --allow-partial"
+    publication, published = _packable(given, options, refusal, left_out="not packaged")
     skills: dict[str, Files] = {}
     for name, skill in published.items():
         inside = tuple(f"{nested}/" for nested in skill.skill.nested)

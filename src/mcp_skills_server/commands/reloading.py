@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.5
 """Seconds between polls; a changed file is read once it is equal at two polls (debounce)."""
 _DAY_S: Final = 86_400.0
+_STOP_S: Final = 1.0
 _RETRY_S: Final = 30.0
 """Seconds between attempts to fetch what the lock file names."""
 
@@ -76,12 +77,23 @@ class Reloader:
         self.refused = ""
         self._retry_at = math.inf
         self._requests: SimpleQueue[None] = SimpleQueue()
-        self._seen = self._stat_files()
+        self._is_stopped = False
+        self._thread = threading.Thread(
+            target=self._follow, name="skills-configuration", daemon=True
+        )
+        self._read_state = self._stat_files()
 
     def start(self) -> None:
-        """Follow the files until the process ends, and warn of variables that no command reads."""
+        """Follow the files, and warn of variables that no command reads."""
         warn_of_unknown_variables(self._context)
-        threading.Thread(target=self._follow, name="skills-configuration", daemon=True).start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to follow the files, and wait for a reload under way, but not for a slow fetch."""
+        self._is_stopped = True
+        self.request_reload()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
 
     def request_reload(self) -> None:
         """Request a reload and a poll of every source; reentrant, for handlers of signals."""
@@ -177,7 +189,7 @@ class Reloader:
     def _apply(self, before: click.Context, was: Configuration, now: Configuration) -> None:
         """Apply the live options and the quotas, and log the changes that need a restart."""
         old, new = before.params, self._context.params
-        later = sorted(
+        at_restart = sorted(
             key_of(param)
             for param in before.command.params
             if traits_of(param).in_file
@@ -192,21 +204,21 @@ class Reloader:
                 rules = now.rules_of(root)
                 mirrors.set_refresh(root, (rules and rules.refresh_s) or new["refresh"])
         if _without_refresh(was) != _without_refresh(now):
-            later.append("source")
+            at_restart.append("source")
         if was.grants != now.grants and None in (now.grants, self._views.grants):
-            later.append("grant")
+            at_restart.append("grant")
         if was.oauth != now.oauth:
-            later.append("oauth")
+            at_restart.append("oauth")
         if self._http is not None:
             self._http.front.limits.quotas.replace(now.quotas)
-        if later:
-            keys = ", ".join(later)
+        if at_restart:
+            keys = ", ".join(at_restart)
             logger.warning("%s: %s: this takes effect at the next start", now.file, keys)
 
     @property
     def has_files(self) -> bool:
         """True if there is any file to follow."""
-        return bool(self._seen)
+        return bool(self._read_state)
 
     def _stat_files(self) -> list[tuple[int, ...] | None]:
         """Return a stat signature of each file; None for one that is missing."""
@@ -217,29 +229,31 @@ class Reloader:
         return [_signature(file) for file in files if file]
 
     def _follow(self) -> None:
-        last = self._seen
+        polled = self._read_state
         tokens: Collection[Token] = ()
         if self._http is not None:
             tokens = self._http.tokens
         while True:
             try:
-                self._requests.get(timeout=_POLL_S if self._seen or tokens else None)
+                self._requests.get(timeout=_POLL_S if self._read_state or tokens else None)
                 is_requested = True
             except Empty:  # the next poll of the files is due
                 is_requested = False
+            if self._is_stopped:
+                return
             # stat before reading, so that a write in between counts as another change
-            before, last = last, self._stat_files()
+            before, polled = polled, self._stat_files()
             if time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
                 warn_of_expiry(tokens, self._warned)
             try:
-                if not is_requested and last == self._seen:
+                if not is_requested and polled == self._read_state:
                     # never while a change is waiting: a fetch may block for long
                     if time.monotonic() < self._retry_at or self._relock():
                         continue
-                elif not is_requested and last != before:
-                    continue
-                self._seen = last
+                elif not is_requested and polled != before:
+                    continue  # it is still changing
+                self._read_state = polled
                 self.reload()
                 if is_requested:
                     self._opened.poll_now()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from mcp_skills_server.commands.features.records import AuditOptions, start_audit
@@ -19,6 +17,7 @@ from mcp_skills_server.commands.running import (
     print_waiting_hint,
 )
 from mcp_skills_server.commands.runtime_options import RuntimeOptions, script_settings
+from mcp_skills_server.installation import shell_command
 
 
 class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
@@ -58,7 +57,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     print_waiting_hint(
         "a client of the Skills Protocol",
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
-        f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
+        f"mcp-skills-server list {shell_command(roots)} (what it serves)",
     )
     reloader = Reloader(context, views, opened)
     reloader.start()

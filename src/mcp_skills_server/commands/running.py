@@ -61,16 +61,16 @@ def end_on_signals() -> None:
         signal.signal(number, end)
 
 
-def on_hangup(*asked: Callable[[], object] | None) -> None:
+def on_hangup(*reloads: Callable[[], object] | None) -> None:
     """Call these functions on SIGHUP, the signal to reload files. They must be reentrant.
 
     An ignored SIGHUP stays ignored (nohup).
     """
 
     def hang_up(_signal: int, _frame: object) -> None:
-        for function in asked:
-            if function is not None:
-                function()
+        for reload in reloads:
+            if reload is not None:
+                reload()
 
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, hang_up)

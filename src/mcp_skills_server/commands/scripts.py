@@ -120,14 +120,13 @@ def _copies(options: RunOptions, args: list[str]) -> Mapping[str, str]:
     for file in options.files:
         _add_copy(copies, os.path.basename(file), file)
     for position, arg in enumerate(args):
-        option, equals, file = arg.rpartition("=") if arg.startswith("-") else ("", "", arg)
+        option, equals, file = "", "", arg
+        if arg.startswith("-"):  # the file may be the value of an option
+            option, equals, file = arg.rpartition("=")
         if file in copies or not os.path.isfile(file):
             continue
         name, real = os.path.normpath(file), Path(os.path.realpath(file))
-        if any(
-            real.is_relative_to(os.path.realpath(script_folder))
-            for script_folder in options.script_folders
-        ):
+        if any(real.is_relative_to(os.path.realpath(shared)) for shared in options.script_folders):
             name = str(real)  # the script has this folder
         else:
             if os.path.isabs(name) or name.startswith(os.pardir):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,6 +40,7 @@ from mcp_skills_server.commands.running import (
 from mcp_skills_server.commands.runtime_options import ScriptsFeature, SearchByMeaning
 from mcp_skills_server.commands.serve_options import ServeOptions
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.installation import shell_command
 
 if TYPE_CHECKING:
     from mcp_skills_server.commands.config_file import Configuration
@@ -82,6 +82,7 @@ def serve(
         else:
             _serve_http(server, server.http)
     finally:  # a thread that starts another while Python ends can crash it
+        server.reloader.stop()
         server.opened.stop()
         for feature in features:
             feature.stop()
@@ -183,7 +184,7 @@ def _make_http_services(
 
 def _serve_stdio(context: click.Context, server: Server) -> None:
     _warn_of_unused(context, server.options.config)
-    given = shlex.join(server.opened.given or ["--lock", str(server.options.lock)])
+    given = shell_command(server.opened.given or ["--lock", str(server.options.lock)])
     print_waiting_hint(
         "an MCP host",
         f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
@@ -281,8 +282,8 @@ def make_http_app(server: Server, http: HttpServices) -> HttpApp:
     if not server.feature(Publishing).publish_only:
         concurrency = http.front.limits.concurrency
         endpoint = McpEndpoint(attachment, sessions, concurrency, options.max_body)
-    of_features = (feature.part(server, http) for feature in server.features)
-    parts = [mcp_part(attachment, endpoint), *filter(None, of_features)]
+    feature_parts = (feature.part(server, http) for feature in server.features)
+    parts = [mcp_part(attachment, endpoint), *filter(None, feature_parts)]
 
     probes = Probes(
         registry,

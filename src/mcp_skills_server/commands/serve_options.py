@@ -43,7 +43,7 @@ class HttpOptions(
         "FILE",
         is_live=True,
         if_empty="tokens",
-        type=click.Path(),
+        type=click.Path(readable=False),  # to read it reports that it cannot be read, once
     )
     tokens: str | None = text(
         "The same lines as a value, for MCP_SKILLS_TOKENS.",

@@ -19,6 +19,7 @@ from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, o
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, exit_now
+from mcp_skills_server.commands.welcome import usual_roots
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     """Look at the skills below each ROOT in a browser, with their problems and what a model sees.
 
     The page is for you alone: it listens on this machine, and the address that is printed lets in
-    once. Ctrl-C ends it.
+    once. Ctrl-C ends it. Without a ROOT it shows the usual folders that have skills.
 
     \b
     Examples:
@@ -61,6 +62,8 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.web.serving import ListenSettings, serve_http
 
+    if not (roots or options.optional_root or options.lock or options.frozen):
+        roots = usual_roots()
     opened = open_served(roots, options)
     opened.start(options.first_load)
     settings = Settings(
@@ -71,7 +74,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     def listening(url: str) -> None:
         address = f"http://{url}/ui/enter?once={secret}"
         say(address)
-        remark("this address lets in one browser, once; start the command again for another")
+        remark("this address lets in one browser, once; the page has a button for another")
         remark("Ctrl-C ends it")
         if options.open_page:
             # may block until the browser ends

@@ -23,12 +23,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import flag, many, output_format, takes
-from mcp_skills_server.commands.look import (
-    clustered,
-    report_absent,
-    run_deep_checks,
-    say_problem,
-)
+from mcp_skills_server.commands.look import clustered, report_absent, run_deep_checks, say_problem
 from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import RootOptions, optional_roots
 from mcp_skills_server.commands.printing import (
@@ -40,6 +35,7 @@ from mcp_skills_server.commands.printing import (
     say_table,
     writing,
 )
+from mcp_skills_server.commands.welcome import usual_roots
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.nearest import nearest
@@ -95,12 +91,12 @@ class _Correction:
 class _Report:
     """The findings of one check of all roots, sorted by place, and the safe corrections.
 
-    `skills` includes those that another one hides; `passed` has those skipped in dot folders.
+    `skills` includes those that another one hides; `passed_over` has those skipped in dot folders.
     """
 
     skills: Sequence[Skill]
     empty: Sequence[str]
-    passed: Sequence[dict[str, Any]]
+    passed_over: Sequence[dict[str, Any]]
     problems: list[Problem] = field(default_factory=list[Problem])
     notes: list[Problem] = field(default_factory=list[Problem])
     suppressed: list[tuple[Problem, str]] = field(default_factory=list[tuple[Problem, str]])
@@ -121,10 +117,11 @@ def validate(context: click.Context, options: ValidateOptions, roots: tuple[str,
     """Check every skill at each ROOT against the Agent Skills rules, and say how to fix faults.
 
     A ROOT is a skill, its SKILL.md, a folder of skills, an archive, or an address
-    (docs/sources.md). Each is looked at alone, and then all together, in the order given: which
-    skill hides which. Exit code 1 when there are errors, or when a ROOT has no skill. Notes are
-    advice, and count for nothing. Notes of one kind share a line, as do more than 20 other problems
-    of one kind in a skill; `--format json` has each.
+    (docs/sources.md). Without one it takes the usual folders that have skills. Each is looked at
+    alone, and then all together, in the order given: which skill hides which. Exit code 1 when
+    there are errors, or when a ROOT has no skill. Notes are advice, and count for nothing. Notes of
+    one kind share a line, as do more than 20 other problems of one kind in a skill; `--format json`
+    has each.
 
     \b
     Examples:
@@ -136,8 +133,9 @@ def validate(context: click.Context, options: ValidateOptions, roots: tuple[str,
     if options.rules or options.explain or options.schema:
         _say_rules(options)
         return 0
-    if not roots:
+    if options.fix and not roots:  # the usual folders may be those of other programs
         raise click.MissingParameter(ctx=context, param=context.command.params[0])
+    roots = roots or usual_roots()
     for code in (*options.select, *options.ignore):
         if not any(known.startswith(code) for known in CODES) and not options.scanners:
             raise UsageError(f"no rule has a code that begins with {code!r}; --rules lists all")
@@ -157,11 +155,12 @@ def validate(context: click.Context, options: ValidateOptions, roots: tuple[str,
 
 
 def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
-    empty, passed = report_absent(registry)
+    empty, passed_over = report_absent(registry)
     # Check each root alone first: a skill that another root hides may be served without that root.
     alone = [registry.of_root(root) for root in registry.roots]
     skills = [skill for snapshot in alone for skill in snapshot.skills.values()]
     run_deep_checks(registry, skills)
+    # of all roots together only what one root alone cannot have, such as a hidden skill
     problems: set[Problem] = {
         problem for problem in registry.problems() if problem.code in _OF_SEVERAL
     }
@@ -170,13 +169,13 @@ def _check_roots(registry: Registry, options: ValidateOptions) -> _Report:
             problem for problem in registry.problems(snapshot) if problem.code not in _OF_SEVERAL
         )
     problems.update(notes(registry, skills))
-    for snapshot in alone:
+    for snapshot in alone:  # `registry.problems` has no notes
         problems.update(problem for problem in snapshot.problems if problem.severity == "note")
     for root in registry.roots:
         if root.origin is None:
             for command in options.scanners:
                 problems.update(scan(command, root.path, root.show))
-    report = _Report(skills, empty, passed)
+    report = _Report(skills, empty, passed_over)
     suppression = _suppression_of(registry, skills)
     for problem in sorted(problems, key=lambda it: (it.path, it.line or 0, it.code, it.message)):
         is_ignored = bool(options.ignore) and problem.code.startswith(options.ignore)
@@ -215,8 +214,10 @@ def _suppression_of(registry: Registry, skills: Sequence[Skill]) -> Callable[[Pr
         if problem.line is not None:
             return suppressions.reason_for(problem, reasons(path))
         while (manifest := os.path.join(path, SKILL_MD)) not in files:
-            if path == (path := os.path.dirname(path)):
+            parent = os.path.dirname(path)
+            if parent == path:
                 break
+            path = parent
         return suppressions.reason_for(problem, reasons(manifest))
 
     return suppression
@@ -234,14 +235,13 @@ def _print(registry: Registry, report: _Report, options: ValidateOptions) -> Non
                 "suppressed": [
                     problem._asdict() | {"reason": why} for problem, why in report.suppressed
                 ],
-                "passed_over": report.passed,
+                "passed_over": report.passed_over,
             }
         )
     elif options.form == "sarif":
-        made = report.corrections
         fixed = {
             problem: (correction.before, correction.after)
-            for correction in made
+            for correction in report.corrections
             for problem in correction.done
         }
         say_json(reports.sarif(everything, fixed))
@@ -339,7 +339,7 @@ def _follow(options: ValidateOptions, roots: tuple[str, ...]) -> int:
 def _remark_cut(registry: Registry) -> None:
     """Print on stderr how many descriptions hosts show to models in full, if not all."""
     with Runtime(registry) as runtime:
-        texts = contexts.shown_unasked(runtime.whole, contexts.HOSTS["generic"])
+        texts = contexts.shown_unasked(runtime.whole, contexts.CONTEXTS["generic"])
         parts = contexts.parts_shown(texts, runtime.whole.briefing.overview.offers)
     whole, cut = len(parts["whole"]), len(parts["shortened"]) + len(parts["absent"])
     if cut:

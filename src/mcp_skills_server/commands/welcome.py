@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +24,7 @@ from mcp_skills_server.durable import write_folder
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.hosts.table import HOSTS
+from mcp_skills_server.installation import shell_command
 from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.validation import rules
 from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENCE, SKILL
@@ -36,14 +35,14 @@ _PROGRAM: Final = "mcp-skills-server"
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
 
-def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
-    """Return the usual skill folders below these places, with the number of skills in each."""
+def skill_folders() -> dict[Path, int]:
+    """Return the usual skill folders of the user and the project, with their numbers of skills."""
     usual = dict.fromkeys(
         [*(native for host in HOSTS.values() for native in host.native), *_OTHERS]
     )
     folders: dict[Path, int] = {}
     seen: set[str] = set()
-    for parent in dict.fromkeys(places):
+    for parent in dict.fromkeys((Path(os.path.expanduser("~")), Path.cwd())):
         for name in usual:
             folder = parent / name
             real = os.path.realpath(folder)
@@ -55,14 +54,29 @@ def skill_folders(places: Sequence[Path]) -> dict[Path, int]:
 
 def say_folders() -> None:
     """Print on stderr the skill folders of this machine, each with the command to install it."""
-    folders = skill_folders((Path(os.path.expanduser("~")), Path.cwd()))
+    folders = skill_folders()
     if not folders:
         say(f"No skills in the usual folders. Begin with one: {_PROGRAM} new my-skill", err=True)
         return
     say("Skills on this machine:", err=True)
     for folder, count in folders.items():
-        command = f"{_PROGRAM} install HOST {shlex.quote(str(folder))}"
+        command = shell_command([_PROGRAM, "install", "HOST", str(folder)])
         say(f"  {plural(count, 'skill'):>12}  {command}", err=True)
+
+
+def usual_roots() -> tuple[str, ...]:
+    """Return the usual skill folders, for a command without a ROOT, and name them on stderr.
+
+    Raises:
+        UsageError: none of them has a skill.
+    """
+    folders = skill_folders()
+    if not folders:
+        hint = "give a ROOT, a folder of skills, or begin one with 'new'"
+        raise UsageError(f"there are no skills in the usual folders; {hint}")
+    counted = [f"{folder} ({plural(count, 'skill')})" for folder, count in folders.items()]
+    remark(f"no ROOT is given; taking the usual folders: {printable(', '.join(counted))}")
+    return tuple(map(str, folders))
 
 
 _WELCOME: Final = f"""\
@@ -116,7 +130,7 @@ def new(options: NewOptions, name: str) -> None:
         raise UsageError(f"{shown} exists already; choose another name or --directory")
     with writing(shown, "choose another --directory"):
         write_folder(folder, {path: (text.encode(), False) for path, text in files.items()})
-    check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
+    check = shell_command([_PROGRAM, "validate", shown, "--strict"])
     remark(f"made {shown} with {' and '.join(files)}")
     remark(f"next, fill in {SKILL_MD} there and run: {check}")
 

@@ -19,9 +19,9 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
 LIST_CHANGED: Final = "notifications/prompts/list_changed"
 MIN_STANDING: Final = Standing.LENIENT
-"""The lowest standing of a prompt: a user may start a skill that breaks a rule by its name."""
-ARGUMENTS: Final = "arguments"
-"""The single argument of a skill that declares none but has an `argument-hint`."""
+"""The lowest standing of a prompt: users may start skills that break a rule, by their names."""
+FREE_ARGUMENT: Final = "arguments"
+"""The name of the single argument of a skill that declares none but has an `argument-hint`."""
 MAX_LINKS: Final = 20
 _VALUES: Final = ("enum", "choices", "examples", "default")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
@@ -35,9 +35,9 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
     `chosen` are shell patterns; one must match the name or the skill path (`*` also matches
     slashes). If empty, all skills match.
     """
-    withheld = fields.hides(skill.frontmatter, "user-invocable")
+    not_for_users = fields.hides(skill.frontmatter, "user-invocable")
     shown = bool(hidden.strip(skill.description).strip()) and not hidden.count_in_name(skill.path)
-    if skill.standing < MIN_STANDING or not shown or withheld:
+    if skill.standing < MIN_STANDING or not shown or not_for_users:
         return False
     return not chosen or any(
         fnmatchcase(text, pattern) for pattern in chosen for text in (skill.name, skill.path)
@@ -54,7 +54,7 @@ def free_argument(skill: Skill) -> dict[str, Json] | None:
         hint = f"[{', '.join(map(str, hint))}]"  # YAML parses a hint in brackets as a list
     if not isinstance(hint, str) or not hint.strip():
         return None
-    return {"name": ARGUMENTS, "description": hidden.strip(hint)}
+    return {"name": FREE_ARGUMENT, "description": hidden.strip(hint)}
 
 
 def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
@@ -63,10 +63,10 @@ def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
     Icons are kept if their source is an http, https or image data URL. Fields that MCP forbids in
     an icon are dropped, because one bad icon makes some clients reject the whole list.
     """
-    out = {key: entry[key] for key in ("name", "title", "description", ARGUMENTS) if key in entry}
+    out = {key: entry[key] for key in ("name", "title", "description", "arguments") if key in entry}
     free = free_argument(skill)
-    if ARGUMENTS not in out and free is not None:
-        out[ARGUMENTS] = [free | {"required": False}]
+    if "arguments" not in out and free is not None:
+        out["arguments"] = [free | {"required": False}]
     icons = _icons(entry.get("icons"))
     if icons:
         out["icons"] = icons

@@ -162,7 +162,7 @@ class _JsonText:
         self._break = "\r\n" if "\r\n" in text else "\n"
         self._unit = "  "
         first = next(iter(self.at(0).members), None)
-        if first is not None and self._own_line(first):
+        if first is not None and self._begins_its_line(first):
             self._unit = self._indent(first.start) or self._unit
 
     def at(self, offset: int) -> _JsonObject:
@@ -204,22 +204,22 @@ class _JsonText:
             new = f"{kept}{self._break}{child}{lines}{self._break}{base}"
             return text[: inside.opening + 1] + new + text[inside.closing :]
         first, last = inside.members[0], inside.members[-1]
-        if not self._own_line(first):
+        if not self._begins_its_line(first):
             return f"{text[: last.end]}, {dump({key: value}, None)[1:-1]}{text[last.end :]}"
         child = self._indent(first.start)
-        at, before, behind = last.end, ",", ""
+        end, comma_before, comma_behind = last.end, ",", ""
         if last.comma is not None:
-            at, before, behind = last.comma + 1, "", ","
-        if rest := _REST_OF_LINE.match(text, at):
-            at = rest.end()
-        new = before + text[last.end : at] + self._break + child
-        new += self._on_lines(key, value, child) + behind
-        return text[: last.end] + new + text[at:]
+            end, comma_before, comma_behind = last.comma + 1, "", ","
+        if rest := _REST_OF_LINE.match(text, end):
+            end = rest.end()
+        new = comma_before + text[last.end : end] + self._break + child
+        new += self._on_lines(key, value, child) + comma_behind
+        return text[: last.end] + new + text[end:]
 
     def replace(self, inside: _JsonObject, member: _JsonMember, value: object) -> str:
         """Return the text with the value of a member replaced."""
         new = dump(value, None)
-        if self._own_line(inside.members[0]):
+        if self._begins_its_line(inside.members[0]):
             new = dump(value, self._unit).replace("\n", self._break + self._indent(member.start))
         return self.text[: member.value] + new + self.text[member.end :]
 
@@ -238,7 +238,7 @@ class _JsonText:
         line_end = _EMPTY_TO_BREAK.match(text, end)
         if comment:
             pass  # keep the line
-        elif self._own_line(member) and line_end:
+        elif self._begins_its_line(member) and line_end:
             # the whole line, with the break before it
             start, end = len(text[:blanks].removesuffix("\n").removesuffix("\r")), line_end.end()
         elif member.comma is not None:
@@ -249,16 +249,16 @@ class _JsonText:
         index = inside.members.index(member)
         if member.comma is None and index:
             # the member before becomes the last: its comma goes
-            previous = inside.members[index - 1].comma
-            if previous is not None:
-                cut = previous - inside.opening - 1
-                before = before[:cut] + before[cut + 1 :]
+            comma = inside.members[index - 1].comma
+            if comma is not None:
+                comma -= inside.opening + 1  # its offset in `before`
+                before = before[:comma] + before[comma + 1 :]
         content = before + comment + text[end : inside.closing]
         if not content.strip(_BLANKS):
             content = ""
         return text[: inside.opening + 1] + content + text[inside.closing :]
 
-    def _own_line(self, member: _JsonMember) -> bool:
+    def _begins_its_line(self, member: _JsonMember) -> bool:
         """Return True if the member is the first on its line."""
         start = self._blanks_before(member.start)
         return start > 0 and self.text[start - 1] in "\r\n"

@@ -142,7 +142,6 @@ class Host:
 
 _BRACES: Final = re.compile(r"\$\{")
 _VARIABLE: Final = re.compile(r"\$(?:\{|[A-Za-z_])")
-_CLINE: Final = ("instructions", "tools", "result_characters")
 _OPENCODE: Final = re.compile(r"\{(?:env|file):")
 
 HOSTS: Final[Mapping[str, Host]] = {
@@ -211,7 +210,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         section="mcp_servers",
         remote=Remote(token_key="bearer_token_env_var"),  # noqa: S106 - a key, no secret
         native=(".agents/skills", ".codex/skills"),
-        context=_measured("codex-mcp-client", "0.171.0", "first line", "none"),
+        context=_measured("codex-mcp-client", "0.171.0", instructions="first line", tools="none"),
     ),
     "opencode": Host(
         "opencode",
@@ -240,7 +239,11 @@ HOSTS: Final[Mapping[str, Host]] = {
         remote=Remote("httpUrl", variable="${VAR}"),
         native=(".qwen/skills",),
         context=HostContext(
-            "qwen-code", "0.24.4", tools="names", result_characters=8_000, measured=_FIGURES[:1]
+            "qwen-code",
+            "0.24.4",
+            tools="names",
+            result_characters=8_000,
+            measured=("instructions",),
         ),
     ),
     "copilot-cli": Host(
@@ -252,7 +255,11 @@ HOSTS: Final[Mapping[str, Host]] = {
         remote=Remote(more=_HTTP, variable="${VAR}"),
         native=(".copilot/skills", ".github/skills", ".claude/skills"),
         context=HostContext(
-            "copilot", "1.0.102", "none", result_characters=8_000, measured=_FIGURES[:2]
+            "copilot",
+            "1.0.102",
+            instructions="none",
+            result_characters=8_000,
+            measured=("instructions", "tools"),
         ),
     ),
     "cline": Host(
@@ -261,7 +268,11 @@ HOSTS: Final[Mapping[str, Host]] = {
         remote=Remote(more={"type": "streamableHttp"}),
         native=(".cline/skills", ".claude/skills"),
         context=HostContext(
-            "@cline/core", "3.0.65", "none", result_characters=8_000, measured=_CLINE
+            "@cline/core",
+            "3.0.65",
+            instructions="none",
+            result_characters=8_000,
+            measured=("instructions", "tools", "result_characters"),
         ),
     ),
     "kiro": Host(
@@ -313,13 +324,13 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
             if candidate == candidates[-1] or (base / path).is_file():
                 return base / path
             continue
-        folders = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
-        folders = [path for path in folders if path.is_file()] or folders
-        if len(folders) > 1:
-            several = f"has several configuration files, such as {folders[0]}"
+        files = [folder / rest for folder in sorted(base.glob(first)) if folder.is_dir()]
+        files = [file for file in files if file.is_file()] or files
+        if len(files) > 1:
+            several = f"has several configuration files, such as {files[0]}"
             raise UsageError(f"{host.title} {several}; choose one with --config")
-        if folders:
-            return folders[0]
+        if files:
+            return files[0]
     raise UsageError(f"{host.title} has no known file on this system; name it with --config")
 
 

@@ -75,7 +75,7 @@ def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
 def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
     """Return the text with these keys set in the table `[section.name]`; its other keys stay."""
     old = read(text).get(section, {}).get(name)
-    newline = "\r\n" if "\r\n" in text else "\n"
+    newline = _newline(text)
     if old is None:
         table = table_of(section, name, value).replace("\n", newline)
         if not text.strip():
@@ -89,6 +89,10 @@ def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
     return text
 
 
+def _newline(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
+
+
 def _put_key(text: str, section: str, name: str, key: str, value: object) -> str:
     """Return the text with one key set in the table `[section.name]`."""
     statements = list(_statements(text))
@@ -100,7 +104,7 @@ def _put_key(text: str, section: str, name: str, key: str, value: object) -> str
             return text[: member.start] + line + tail + text[member.end :]
     if key in read(text)[section][name]:
         raise UsageError(f"{section}.{name}.{key} {_BY_HAND}")
-    newline = "\r\n" if "\r\n" in text else "\n"
+    newline = _newline(text)
     if text[head.start : head.end].endswith("\n"):
         return text[: head.end] + line + newline + text[head.end :]
     return text[: head.end] + newline + line + text[head.end :]
@@ -174,6 +178,7 @@ def _statements(text: str) -> Iterator[_Statement]:
 
 
 def _path(parsed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the path of the one key of a statement; of `a = {b = 1}`, too, it is (a, b)."""
     path: list[str] = []
     value: Any = parsed
     while isinstance(value, Mapping) and len(value) == 1:  # pyright: ignore[reportUnknownArgumentType]
@@ -200,6 +205,7 @@ def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statem
 
 def _tail(statement: str) -> str:
     """Return the text that follows the value on its last line: blanks, a comment, a line break."""
+    # A "#" in a string begins no comment: the text before it does not parse.
     at = statement.find("#", statement.rstrip().rfind("\n") + 1)
     while at >= 0:
         try:

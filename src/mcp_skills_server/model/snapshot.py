@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-from mcp_skills_server.model.skill import MAX_PATH, Problem, Skill, Standing
+from mcp_skills_server.model.skill import MAX_PATH, Problem, Skill, SkillFile, Standing
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,16 @@ class Changes:
     @cached_property
     def files(self) -> frozenset[tuple[str, str]]:
         """(skill path, file path) of every file that was added, removed or changed."""
-        old, new = (
-            {
-                (path, relative): file
-                for path, skill in skills.items()
-                for relative, file in skill.files.items()
-            }
-            for skills in (self.before, self.after)
-        )
-        return frozenset(path for path in old | new if old.get(path) != new.get(path))
+        old, new = _files_of(self.before), _files_of(self.after)
+        return frozenset(file for file in old | new if old.get(file) != new.get(file))
+
+
+def _files_of(skills: Mapping[str, Skill]) -> dict[tuple[str, str], SkillFile]:
+    return {
+        (path, relative): file
+        for path, skill in skills.items()
+        for relative, file in skill.files.items()
+    }
 
 
 class Snapshot:
@@ -112,8 +113,8 @@ class Snapshot:
         paths = self._paths[least]
         start = 0 if after is None else bisect_left(paths, after + "\0")
         chosen = paths[start : start + size]
-        more = chosen[-1] if start + size < len(paths) else None
-        return [self.skills[path] for path in chosen], more
+        next_after = chosen[-1] if start + size < len(paths) else None
+        return [self.skills[path] for path in chosen], next_after
 
     def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
         """Return the innermost skill that has the file of this path, and its path in it, or None.

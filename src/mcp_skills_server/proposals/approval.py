@@ -32,8 +32,9 @@ from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.runtime.scripts.interpreters import is_program
 
 _FOR_MODEL: Final = ("references/", "assets/")
+"""Folders of text for the model."""
 _SOURCE: Final = ("text/x-", "text/javascript", "text/jsx", "application/x-", "application/sql")
-"""Folders of text for the model, and beginnings of the media types that it has not."""
+"""Beginnings of the media types of programs."""
 _MOVED: Final = (
     "changed since this was proposed; reject it and say so, and its proposer can propose it again"
 )
@@ -142,7 +143,7 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
     """Replace the folder of a skill, or make a new one; a failure leaves the folder as it was."""
     root, skill, folder = _target(registry, proposal)
     staging = _staging_path(folder, proposal)
-    discarded = True
+    is_ours = True  # `staging`, which may then be removed
     try:
         shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
         if skill is None:
@@ -159,31 +160,31 @@ def _write(registry: Registry, store: ProposalStore, proposal: Proposal, after: 
         stamps = _stamps(folder)
         if registry.digest_over(skill) != proposal.base_files or root.locate(skill.directory).link:
             raise RequestError(f"{proposal.name} {_MOVED}")
-        now = files_of(registry, skill)
-        replaced = {path: raw for path, (raw, _) in now.items() if after.get(path) != now[path]}
-        fresh = {path: file for path, file in after.items() if now.get(path) != file}
+        before = files_of(registry, skill)
+        replaced = {path: file[0] for path, file in before.items() if after.get(path) != file}
+        fresh = {path: file for path, file in after.items() if before.get(path) != file}
         inner = tuple(folded(f"{nested}/") for nested in skill.nested)
-        for path in sorted(fresh.keys() - now):
+        for path in sorted(fresh.keys() - before):
             if folded(path).startswith(inner) or os.path.lexists(folder / path):
                 raise UnwritableError(f"{path} is no file of {proposal.name}; reject the proposal")
         store.keep_before(proposal, replaced)
         shutil.copytree(folder, staging, symlinks=True, copy_function=os.link)
-        _write_files(staging, fresh, now.keys() - after, folder)
+        _write_files(staging, fresh, before.keys() - after, folder)
         exchange(staging, folder)
         if _stamps(staging) != stamps:
             # `staging` is the edited folder now: keep it if exchanging back fails
-            discarded = False
+            is_ours = False
             exchange(staging, folder)
-            discarded = True
+            is_ours = True
             raise RequestError(f"{proposal.name} {_MOVED}")
     except OSError as error:
-        rest = "apply it by hand ('proposals show')"
-        if not discarded:
-            rest = f"the former content is in {staging}; move it back"
+        remedy = "apply it by hand ('proposals show')"
+        if not is_ours:
+            remedy = f"the former content is in {staging}; move it back"
         fault = f"{folder}: cannot be replaced ({error.strerror or error})"
-        raise UnwritableError(f"{fault}; {rest}") from None
+        raise UnwritableError(f"{fault}; {remedy}") from None
     finally:
-        if discarded:
+        if is_ours:
             shutil.rmtree(staging, ignore_errors=True)
 
 

@@ -44,8 +44,8 @@ class Branches:
         if not folder.is_relative_to(self._top):
             raise RequestError(f"{proposal.name} is not in a git working copy; tell the user")
         inside = folder.relative_to(self._top).as_posix()
-        about = f"Proposal: {proposal.id}\nBy: {proposal.principal}"
-        message = f"Propose {proposal.name}\n\n{proposal.reason}\n\n{about}\n".encode()
+        trailers = f"Proposal: {proposal.id}\nBy: {proposal.principal}"
+        message = f"Propose {proposal.name}\n\n{proposal.reason}\n\n{trailers}\n".encode()
         try:
             head = self._git.run("rev-parse", "--verify", "HEAD^{commit}", seconds=_SECONDS)
             stream = [

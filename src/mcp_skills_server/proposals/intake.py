@@ -50,8 +50,8 @@ def propose(
     proposer may read: no refusal tells of others, and `approve` refuses what conflicts with them.
     """
     if len(draft.reason) > _MAX_REASON or not draft.reason.strip():
-        words = f"of at most {_MAX_REASON:,} characters, for the reviewer"
-        raise RequestError(f"give a reason, {words}")
+        wanted = f"a reason, of at most {_MAX_REASON:,} characters, for the reviewer"
+        raise RequestError(f"give {wanted}")
     if hidden.count_in_name(draft.reason):
         raise RequestError("the reason holds characters that a reviewer cannot see; leave them out")
     _check_texts(files)
@@ -70,12 +70,12 @@ def propose(
     if problems:
         fault = f"the skill would not be valid: {'; '.join(problems)}"
         raise RequestError(f"{fault}. Correct this and propose it again")
-    folder, over = place_in(root, draft.name), ""
+    folder, base_files = place_in(root, draft.name), ""
     if skill is not None:
-        folder, over = skill.directory, registry.digest_over(skill)
-    made = replace(draft, host=draft.host[:200], root=root.path, removed=removed, base_files=over)
-    made = replace(made, place=os.path.join(root.path, folder))
-    return store.add(made, written)
+        folder, base_files = skill.directory, registry.digest_over(skill)
+    located, host = os.path.join(root.path, folder), draft.host[:200]
+    proposal = replace(draft, host=host, root=root.path, place=located, removed=removed)
+    return store.add(replace(proposal, base_files=base_files), written)
 
 
 def with_proposal(before: Files, written: Mapping[str, bytes], removed: Sequence[str]) -> Files:
@@ -185,14 +185,14 @@ def _root_and_files(
     if SKILL_MD in skill.files:
         current = skill.files[SKILL_MD].digest
     if draft.base != current:
-        ask, lines = "give its digest as base", list[str]()
+        remedy, lines = "give its digest as base", list[str]()
         if draft.base:
-            ask = "it has changed since; make your change to its current text"
+            remedy = "it has changed since; make your change to its current text"
         difference = compare(skill.path, before, with_proposal(before, written, removed))
         if difference is not None:
             lines = [*difference.others[:_MAX_SHOWN_LINES]]
         fault = f"there is a skill {skill.path} with the digest {current}"
-        raise RequestError("\n".join([f"{fault}; {ask}", *lines]))
+        raise RequestError("\n".join([f"{fault}; {remedy}", *lines]))
     return root, before
 
 

@@ -171,8 +171,8 @@ class ProposalStore:
         """
         now = datetime.now(UTC)
         id_ = f"{now:%Y%m%d}-{secrets.token_hex(6)}"
-        made = replace(proposal, id=id_, proposed=now.isoformat(timespec="milliseconds"))
-        written = {_RECORD: (encode(made), False)}
+        added = replace(proposal, id=id_, proposed=now.isoformat(timespec="milliseconds"))
+        written = {_RECORD: (encode(added), False)}
         written |= {f"{_FILES}/{path}": (raw, False) for path, raw in files.items()}
         try:
             with self.locked():
@@ -181,16 +181,16 @@ class ProposalStore:
                 write_folder(self.folder / id_, written)
                 try:
                     if self._add_branch is not None:
-                        self._add_branch(made, files)
+                        self._add_branch(added, files)
                 except (RequestError, OSError):
                     shutil.rmtree(self.folder / id_)
                     raise
         except OSError as error:
-            words = "%s: a proposal cannot be written (%s)"
-            logger.error(words, self.folder, error.strerror, extra=REPEATS)
+            line = "%s: a proposal cannot be written (%s)"
+            logger.error(line, self.folder, error.strerror, extra=REPEATS)
             fault = "the proposal cannot be stored: the server cannot write it; tell its operator"
             raise RequestError(fault) from None
-        return made
+        return added
 
     def keep_before(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Store the files that an approval is about to replace, unless that was done before."""
@@ -201,13 +201,13 @@ class ProposalStore:
     def decide(self, proposal: Proposal, state: State, reviewer: str, message: str) -> Proposal:
         """Record a decision; return the decided proposal. Enter `locked` first; may be repeated."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        made = replace(proposal, state=state, reviewer=reviewer, message=message, decided=now)
+        decided = replace(proposal, state=state, reviewer=reviewer, message=message, decided=now)
         try:
-            replace_file(self.folder / proposal.id / _RECORD, encode(made), 0o600)
+            replace_file(self.folder / proposal.id / _RECORD, encode(decided), 0o600)
         except OSError as error:
             fault = f"the decision on {proposal.id} cannot be recorded ({error.strerror})"
             raise RequestError(f"{fault}; make space and decide again") from None
-        return made
+        return decided
 
 
 def _check_quota(pending: Sequence[Proposal], principal: str) -> None:

@@ -79,8 +79,8 @@ class Artifacts:
         self._clock = clock
         self._spool = Spool()
         self._kept: dict[str, tuple[Artifact, ArtifactSlot]] = {}
-        self._retired: dict[str, float] = {}
-        self._former: dict[str, Published] = {}
+        self._retired: dict[str, float] = {}  # since when, by path, the oldest first
+        self._former: dict[str, Published] = {}  # the newest retired version, by skill name
 
     def put(self, artifact: Artifact, raw: bytes) -> None:
         """Spool an artifact, or raise OSError if there is no space."""
@@ -112,9 +112,10 @@ class Artifacts:
         now = self._clock()
         named = {published.artifact.path for published in made.skills.values()}
         for published in before.skills.values() if before else ():
-            if published.artifact.path not in named and published.artifact.path in self._kept:
-                self._retired.pop(published.artifact.path, None)
-                self._retired[published.artifact.path] = now
+            path = published.artifact.path
+            if path not in named and path in self._kept:
+                self._retired.pop(path, None)  # it becomes the newest
+                self._retired[path] = now
                 self._former[published.skill.name] = published
         for path in named & self._retired.keys():
             del self._retired[path]
@@ -130,7 +131,7 @@ class Artifacts:
     def _forget(self, now: float) -> None:
         keeping = self._keeping
         size = sum(self._kept[path][1].size for path in self._retired)
-        for path, since in list(self._retired.items()):  # the oldest first
+        for path, since in list(self._retired.items()):
             is_within = len(self._retired) <= keeping.number and size <= keeping.bytes
             if is_within and now - since < keeping.seconds:
                 break
@@ -152,7 +153,8 @@ class ArtifactSlot:
 
     def read(self, start: int = 0, length: int | None = None) -> bytes:
         """Read at most `length` bytes from `start` on."""
-        return self.spool.read(self.row, start, self.size if length is None else start + length)
+        stop = self.size if length is None else start + length
+        return self.spool.read(self.row, start, stop)
 
 
 class Spool:
@@ -166,8 +168,7 @@ class Spool:
         try:
             tempfile.gettempdir()
             name = ""
-        # a container with a read-only root may have no folder for temporary files
-        except FileNotFoundError:
+        except FileNotFoundError:  # as in a container with a read-only root
             name = ":memory:"
         self._database = sqlite3.connect(name, check_same_thread=False, isolation_level=None)
         finalize(self, self._database.close)

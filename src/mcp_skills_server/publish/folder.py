@@ -58,7 +58,7 @@ class OutputFolder:
 
     def _has_parents(self, path: str) -> bool:
         """Tell whether the folders of a path exist; raise UsageError if one is no folder."""
-        for folder in [*parent_folders(path)][-2::-1]:  # the outermost first
+        for folder in [*parent_folders(path)][-2::-1]:  # the outermost first, but not the output
             try:
                 status = os.lstat(f"{self.path}/{folder}")
             except FileNotFoundError:
@@ -86,7 +86,7 @@ class OutputFolder:
         """Write a file atomically, and create its folders; `lasting` as for `replace`."""
         if not self._has_parents(path):
             os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
-            self._has_parents(path)
+            self._has_parents(path)  # raises if one became a link in the meantime
         self.replace(path, raw, lasting=lasting)
 
     def replace(self, path: str, raw: bytes, *, lasting: bool) -> None:

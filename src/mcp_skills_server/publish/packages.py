@@ -58,7 +58,7 @@ def bundle(
         "name": name,
         "display_name": f"Agent Skills: {name}" if skills else "Agent Skills",
         "version": version,
-        "description": _counted(skills) if skills else "Serves folders of Agent Skills.",
+        "description": _description(skills) if skills else "Serves folders of Agent Skills.",
         "author": dict(_AUTHOR),
         "license": "Apache-2.0",
         "server": {
@@ -98,13 +98,13 @@ def bundle(
 
 def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool) -> Files:
     """Return the files of an Agent Plugin of these skills; `server` adds an MCP server entry."""
-    about: dict[str, Json] = {
+    manifest: dict[str, Json] = {
         "$schema": f"{_PLUGIN_SCHEMAS}/plugin.schema.json",
         "name": name,
         "version": version,
-        "description": _counted(skills),
+        "description": _description(skills),
     }
-    files = {"plugin.json": (_json(about), False), **_below_skills(skills)}
+    files = {"plugin.json": (_json(manifest), False), **_below_skills(skills)}
     if server:
         words: list[Json] = [_PROGRAM, "serve", "${PLUGIN_ROOT}/skills"]
         entry: Json = {"type": "stdio", "command": "uvx", "args": words}
@@ -124,7 +124,7 @@ def _below_skills(skills: Mapping[str, Files]) -> dict[str, tuple[bytes, bool]]:
     }
 
 
-def _counted(skills: Mapping[str, Files]) -> str:
+def _description(skills: Mapping[str, Files]) -> str:
     return f"{len(skills)} Agent Skill{'' if len(skills) == 1 else 's'}"
 
 

@@ -21,7 +21,7 @@ from mcp_skills_server.publish.folder import OutputFolder, parent_folders
 
 RECORD: Final = ".mcp-skills-server.json"
 _FORMAT: Final = 2
-_LINES: Final = (",\n", ": ")
+_SEPARATORS: Final = (",\n", ": ")
 """One line for each file, for readable diffs of records."""
 HEADERS: Final = "_headers"
 OUTPUT_FOLDERS: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
@@ -54,11 +54,11 @@ class PublishRecord:
 
     def encode(self) -> bytes:
         """Encode the record; equal records give equal bytes."""
-        retired, files = (dict(sorted(digests.items())) for digests in (self.retired, self.files))
+        retired, files = dict(sorted(self.retired.items())), dict(sorted(self.files.items()))
         written: dict[str, Any] = {"format": _FORMAT, "retired": retired, "files": files}
         if self.begun:
             written["begun"] = {path: sorted(self.begun[path]) for path in sorted(self.begun)}
-        return json.dumps(written, ensure_ascii=False, separators=_LINES).encode() + b"\n"
+        return json.dumps(written, ensure_ascii=False, separators=_SEPARATORS).encode() + b"\n"
 
 
 @dataclass(slots=True)
@@ -113,9 +113,9 @@ def make_plan(
     plan, folder.replaced = PublishPlan(), frozenset()
     items = {item.path.lstrip("/"): item for item in expected}
     ours = {path: hex_of(item.digest) for path, item in items.items()}
-    gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
+    dropped = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
     # any other file is not ours (any more)
-    proved = {path for path, digest in gone.items() if digest in claims[path]}
+    proved = {path for path, digest in dropped.items() if digest in claims[path]}
     plan.early, folder.replaced = _in_the_way(proved, ours)
     for path, item in items.items():
         digest, on_disk = ours[path], folder.digest(path)
@@ -133,10 +133,11 @@ def make_plan(
         else:
             plan.drop(path)
     # the folder of a file that is gone may be left
-    plan.stale += [path for path, digest in gone.items() if digest is None]
+    plan.stale += [path for path, digest in dropped.items() if digest is None]
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
     plan.differences.sort(key=lambda difference: difference.path)
-    plan.record = PublishRecord({**ours, **{path: gone[path] or "" for path in retired}}, retired)
+    kept_files = {path: dropped[path] or "" for path in retired}
+    plan.record = PublishRecord(ours | kept_files, retired)
     return plan
 
 
@@ -156,18 +157,18 @@ def is_output_path(path: str) -> bool:
     return not {"", ".", ".."} & {*path.split("/")}
 
 
-def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
+def _in_the_way(dropped: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """Return the files to delete before `ours` can be put, and the paths that change kind."""
     files = frozenset(ours)
     folders = {folder for path in files for folder in parent_folders(path)}
     early: list[str] = []
     changed: set[str] = set()
-    for path in gone:
-        parents = files.intersection(parent_folders(path))
+    for path in dropped:
+        blocked = files.intersection(parent_folders(path))  # a file is to be where a folder is
         if path in folders:
-            parents |= {path}
-        changed |= parents
-        if parents:
+            blocked |= {path}
+        changed |= blocked
+        if blocked:
             early.append(path)
     return early, frozenset(changed)
 

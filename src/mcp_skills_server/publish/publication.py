@@ -104,12 +104,12 @@ class Publication:
     def edition(self) -> Edition:
         """Return the edition of the current snapshot; an OSError leaves `latest` unchanged."""
         with self._lock:
-            made = self.current
-            if made is None:
-                made, before = self._make(), self.latest
-                self.latest, self._made_at = made, self._clock()
-                self._artifacts.renew(before, made)
-            return made
+            edition = self.current
+            if edition is None:
+                edition, before = self._make(), self.latest
+                self.latest, self._made_at = edition, self._clock()
+                self._artifacts.renew(before, edition)
+            return edition
 
     def _make(self) -> Edition:
         picked = self._select()
@@ -145,16 +145,16 @@ class Publication:
         self._packed = {name: packed[name] for name in choice.skills if name in packed}
         for skill in choice.skills if self._progress is None else self._progress(choice.skills):
             try:
-                made = self._pack(skill)
+                packed_or_reason = self._pack(skill)
             except StaleFileError as error:
                 picked.stale.append(error)
                 # Its last published version stays until the file stops changing.
                 reason = f"a file cannot be read ({error.reason or 'it keeps changing'})"
-                made = self._published_before(skill) or reason
-            if isinstance(made, str):
-                picked.left_out.append((skill.path, made))
+                packed_or_reason = self._published_before(skill) or reason
+            if isinstance(packed_or_reason, str):
+                picked.left_out.append((skill.path, packed_or_reason))
             else:
-                picked.skills[skill.name] = made
+                picked.skills[skill.name] = packed_or_reason
         return picked
 
     def _published_before(self, skill: Skill) -> Published | None:
@@ -163,14 +163,14 @@ class Publication:
 
     def _pack(self, skill: Skill) -> Published | str:
         """Pack and spool a skill, or return why it cannot be published."""
-        made = self._packed.get(skill)
-        if made is None:
+        packed_or_reason = self._packed.get(skill)
+        if packed_or_reason is None:
             try:
-                made = self._pack_anew(skill if self._evals else without_evals(skill))
+                packed_or_reason = self._pack_anew(skill if self._evals else without_evals(skill))
             except ArchiveRefusedError as refused:
-                made = str(refused)
-            self._packed[skill] = made
-        return made
+                packed_or_reason = str(refused)
+            self._packed[skill] = packed_or_reason
+        return packed_or_reason
 
     def _pack_anew(self, skill: Skill) -> Published:
         archive.check_paths(skill.files)

@@ -40,7 +40,7 @@ KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
 _DAY_S: Final = 86_400
 _SAFE: Final = "  X-Content-Type-Options: nosniff\n  Access-Control-Allow-Origin: *\n"
-_PAGES: Final = "  Content-Security-Policy: default-src 'none'; sandbox\n"
+_INERT: Final = "  Content-Security-Policy: default-src 'none'; sandbox\n"
 HEADERS_TEXT: Final = (
     "# Headers of Agent Skills Discovery for hosts that read this file, such as Netlify and "
     "Cloudflare Pages.\n"
@@ -49,7 +49,7 @@ HEADERS_TEXT: Final = (
     f"{DIRECTORY}:name/:digest/:artifact\n  Cache-Control: public, max-age=31536000, "
     f"immutable\n{_SAFE}"
     f"{DIRECTORY}:name/:digest/{SKILL_MD}\n  Content-Type: text/markdown; charset=utf-8\n"
-    f"{DIRECTORY_0_1}*\n  Cache-Control: public, max-age=60\n{_SAFE}{_PAGES}"
+    f"{DIRECTORY_0_1}*\n  Cache-Control: public, max-age=60\n{_SAFE}{_INERT}"
     f"{DIRECTORY_0_1}{INDEX}\n  Content-Type: {INDEX_MEDIA_TYPE}\n"
     f"{DIRECTORY_0_1}:name/{SKILL_MD}\n  Content-Type: text/markdown; charset=utf-8\n"
 )
@@ -159,7 +159,7 @@ class StaticSite:
 
     def _carry_out(self, plan: PublishPlan, claims: _Claims, kept: PublishRecord) -> None:
         if plan.put:
-            # The log first: after a crash, the next run still knows which files are ours.
+            # The write-ahead log: after a crash, the next run still knows which files are ours.
             begun = {**kept.begun}
             for item in plan.put:
                 path = item.path.lstrip("/")

@@ -62,7 +62,7 @@ class Briefing:
         skill_set: the skills.
         settings: the operator's settings.
         runs_scripts: returns whether scripts of at least one of these skills may run.
-        whole: the briefing of all skills, if these are a part of them.
+        of_all: the briefing of all skills, if these are a part of them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Briefing:
         skill_set: SkillSet,
         settings: RuntimeSettings,
         runs_scripts: Callable[[], bool],
-        whole: Briefing | None = None,
+        of_all: Briefing | None = None,
     ) -> None:
         self._skill_set = skill_set
         self._settings = settings
@@ -80,9 +80,9 @@ class Briefing:
         self._remembered: Snapshot | None = None
         self._changes: deque[tuple[float, str, int]] = deque(maxlen=_MAX_KEPT)
         """`time.monotonic`, skill path and +1 or -1 of each added or removed skill."""
-        if whole is not None:
-            self._texts, self._changes = whole._texts, whole._changes
-            if skill_set.snapshot is not whole._skill_set.snapshot:
+        if of_all is not None:
+            self._texts, self._changes = of_all._texts, of_all._changes
+            if skill_set.snapshot is not of_all._skill_set.snapshot:
                 self._preferred = ()  # their order would show what other principals use
 
     def remember(self) -> bool:

@@ -31,7 +31,7 @@ class Offering:
         settings: the operator's settings.
         scripts: the script runner; None if scripts are disabled.
         search: returns the search of all skills.
-        whole: the briefing of all skills, if these are a part of them.
+        of_all: the briefing of all skills, if these are a part of them.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Offering:
         settings: RuntimeSettings,
         scripts: Scripts | None,
         search: Callable[[], Search],
-        whole: Briefing | None = None,
+        of_all: Briefing | None = None,
     ) -> None:
         self.skill_set = skill_set
         self.settings = settings
         self.scripts = scripts
         self._search_of_all = search
-        self.briefing = Briefing(skill_set, settings, lambda: self.runs_scripts, whole)
+        self.briefing = Briefing(skill_set, settings, lambda: self.runs_scripts, of_all)
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
         self._runs: tuple[Snapshot, bool] | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from typing import Final, NamedTuple
 
 from mcp_skills_server.model import Skill
@@ -55,7 +56,8 @@ def _overlap(own: frozenset[str], other: Skill, theirs: frozenset[str]) -> Overl
 def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
     """Return the pairs of skills with an overlap of at least `least`, the most similar first.
 
-    Only skills that share a rare word are compared, which avoids quadratic time.
+    A pair with that overlap shares one of the rarest words of its smaller skill (prefix filtering),
+    so only the skills that hold these words are compared.
     """
     words = [deciding_words(skill) for skill in skills]
     holders: defaultdict[str, list[int]] = defaultdict(list)
@@ -64,16 +66,18 @@ def pairs(skills: Sequence[Skill], least: float) -> list[tuple[Skill, Overlap]]:
             holders[word].append(number)
     overlapping: list[tuple[Skill, Overlap]] = []
     for number, own in enumerate(words):
+        rarest = sorted(own, key=lambda word: (len(holders[word]), word))
         candidates: set[int] = set()
-        for word in own:
+        for word in rarest[: len(own) - ceil(least * len(own)) + 1]:
             if len(holders[word]) <= _COMMON:
                 candidates.update(holders[word])
         for other in candidates:
-            if other <= number:
-                continue  # compared before
-            overlap = _overlap(own, skills[other], words[other])
+            if (len(words[other]), other) <= (len(own), number):
+                continue  # compared as the smaller one
+            first, second = sorted((number, other))
+            overlap = _overlap(words[first], skills[second], words[second])
             if overlap.share >= least:
-                overlapping.append((skills[number], overlap))
+                overlapping.append((skills[first], overlap))
     return sorted(overlapping, key=lambda pair: (-pair[1].share, pair[0].path, pair[1].other.path))
 
 

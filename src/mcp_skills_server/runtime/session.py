@@ -198,7 +198,10 @@ class Session(ClosingMixin):
     # The tools
 
     async def _list(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
-        snapshot, limit = call.offering.skill_set.snapshot, int(given.get("limit", 50))
+        snapshot, limit = (
+            call.offering.skill_set.snapshot,
+            int(given.get("limit", dialect.DEFAULT_LISTED)),
+        )
         after: str | None = given.get("after")
         offered: list[Skill] = []
         while len(offered) <= limit:
@@ -215,7 +218,7 @@ class Session(ClosingMixin):
 
     async def _search(self, given: Mapping[str, Any], call: _Request) -> ToolResult:
         snapshot = call.offering.skill_set.snapshot
-        limit = int(given.get("limit", 5))
+        limit = int(given.get("limit", dialect.DEFAULT_HITS))
         search, query = call.offering.search, given["query"]
         find = partial(search.find_scored, query, limit, dialect.is_offered, by_meaning=True)
         hits = await in_thread(find)

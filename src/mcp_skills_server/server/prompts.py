@@ -64,7 +64,7 @@ async def get_prompt(
     values = arguments.values_of(_declared(skill), given, name)
     typed = arguments.typed_values(skill.frontmatter, values)
     if _is_free(skill):
-        typed = {arguments.ALL: values.pop(prompts.ARGUMENTS)}
+        typed = {arguments.ALL: values.pop(prompts.FREE_ARGUMENT)}
     text, is_used = arguments.substitute(body.text, values, typed, name)
     # what a user typed is appended to instructions that have no placeholder for it
     appended = "" if is_used else typed.get(arguments.ALL, "")

@@ -30,6 +30,7 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
         skills, more = order.page(view.snapshot, settings.page_size, after)
         subjects = [await _subject(skill, view, settings, caller, dialects) for skill in skills]
         page = Page([table.entry(subject, dialects) for subject in subjects], more)
+        # what is served differs by caller: a page that names it is not shared
         if all(subject.served is _NOTHING for subject in subjects):
             requests.cache_page(page, view.snapshot, *key)
     result = table.listing(page, cursors.encode(_CURSOR, page.more))
@@ -43,7 +44,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
     Raises:
         RequestError: the skill does not exist, or its arguments are invalid.
     """
-    dialect, target = settings.spoken.dialect_of(params)  # X-8
+    dialect, target = settings.spoken.dialect_of(params)
     skill = dialect.find(view.snapshot, target, settings.least)
     if isinstance(dialect.result, EntryResult):
         events.record_mentions([skill])
@@ -52,7 +53,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         made = dialect.result.write(table.entry(subject, dialects))
     else:
         given = requests.given_arguments(params)
-        body = await view.body(skill)
+        body = await view.body(skill)  # records the mention
         text = arguments.fill_in(body.text, skill.frontmatter, given, target)
         subject = await _subject(skill, view, settings, caller, (dialect,))
         made = dialect.result.write(subject, text, body.linked)

@@ -61,10 +61,10 @@ class CacheFolder:
                     make_own(folder)
                 for folder in (used, self.skills):
                     folder.mkdir(exist_ok=True)
-                _is_leased(self.path)
+                _is_leased(self.path)  # removes the leases of processes that were killed
                 self._use = FileLock(used / f"{os.getpid()}-{uuid.uuid4().hex[:8]}", timeout=0)
                 self._use.acquire()
-            os.utime(used)
+            os.utime(used)  # `trim` evicts the folder whose mark is the oldest
         except Timeout:
             raise UsageError(
                 f"{cache}: another process does not let go of it; end that, or choose another"

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -26,14 +27,23 @@ _ADMITTING: Final = frozenset(("initialize", "server/discover"))
 _RECORDED: Final = frozenset((
     "load", "read", "run", "propose", "approve", "reject", "switch-on", "switch-off",
 ))  # fmt: skip
-_A_MINUTE: Final = 20
-"""Most lines a minute for one address without a principal and one reason; others are counted."""
-_MINUTE_S: Final = 60.0
+_MAX_LINES: Final = 20
+"""Most lines in a minute for one address without a principal and one reason; others are counted."""
+_PERIOD_S: Final = 60.0
 _MAX_STRANGERS: Final = 10_000
 _UNRECORDED: Final = (
     "Nothing was run or read: the audit log of this server cannot be written. "
     "Ask its operator to repair it"
 )
+
+
+@dataclass(slots=True)
+class _Rate:
+    """The lines since a time, and those not written since the last line."""
+
+    since: float
+    lines: int = 0
+    left_out: int = 0
 
 
 class AuditLog:
@@ -52,7 +62,7 @@ class AuditLog:
         self._reopens = False
         self._is_torn = False
         self._trouble = ""
-        self._strangers: OrderedDict[tuple[str | None, str], list[float]] = OrderedDict()
+        self._strangers: OrderedDict[tuple[str | None, str], _Rate] = OrderedDict()
         try:
             self._descriptor = self._open()
         except OSError as error:
@@ -93,7 +103,7 @@ class AuditLog:
         if not lines:
             return
         is_begun = event.outcome == "begun"
-        is_run = is_begun and event.has_run
+        is_run = is_begun and event.runs_script
         with self._lock:
             try:
                 self._write(b"".join(lines), durably=is_run)
@@ -124,17 +134,18 @@ class AuditLog:
         if not event.reason or event.principal is not None:
             return 0
         with self._lock:
-            seen = self._strangers.setdefault((event.address, event.reason), [event.time, 0.0, 0.0])
-            self._strangers.move_to_end((event.address, event.reason))
+            key = event.address, event.reason
+            rate = self._strangers.setdefault(key, _Rate(event.time))
+            self._strangers.move_to_end(key)
             if len(self._strangers) > _MAX_STRANGERS:
                 self._strangers.popitem(last=False)
-            if not 0 <= event.time - seen[0] < _MINUTE_S:
-                seen[0], seen[1] = event.time, 0.0
-            seen[1] += 1
-            if seen[1] > _A_MINUTE:
-                seen[2] += 1
+            if not 0 <= event.time - rate.since < _PERIOD_S:
+                rate.since, rate.lines = event.time, 0
+            rate.lines += 1
+            if rate.lines > _MAX_LINES:
+                rate.left_out += 1
                 return None
-            left_out, seen[2] = int(seen[2]), 0.0
+            left_out, rate.left_out = rate.left_out, 0
             return left_out
 
     def _open(self) -> int:
@@ -164,7 +175,7 @@ class AuditLog:
 def _lines(event: Event, left_out: int, recorded: Collection[str]) -> list[bytes]:
     if event.protocol == CATALOGUE:
         return []
-    if event.outcome == "refused" and not event.has_run:  # a script that failed was not refused
+    if event.outcome == "refused" and not event.runs_script:  # a script that failed was not refused
         return [_line(event, "refuse", next(iter(event.uses), None), left_out)]
     if event.method in _ADMITTING and event.outcome == "ok":
         return [_line(event, "admit", None)]

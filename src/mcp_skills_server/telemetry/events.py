@@ -173,7 +173,7 @@ class Event(NamedTuple):
         return tuple(dict.fromkeys(use.skill for use in self.uses))
 
     @property
-    def has_run(self) -> bool:
+    def runs_script(self) -> bool:
         """Return whether a script is about to run, or ran; it may have failed."""
         return any(use.action == "run" for use in self.uses)
 
@@ -181,7 +181,7 @@ class Event(NamedTuple):
         """Return whether this event adds a use to statistics: a run at its start, others after."""
         if use.action == "run":
             return self.outcome == "begun"
-        return self.outcome == "ok" or (self.has_run and self.outcome != "begun")
+        return self.outcome == "ok" or (self.runs_script and self.outcome != "begun")
 
 
 Reader: TypeAlias = Callable[[Event], None]

@@ -179,10 +179,10 @@ _EFFECT: Final = {
 
 def markdown(code: str) -> str:
     """Return the explanation, fix, severity and effect of a code as a section of Markdown."""
-    row, words = CODES[code], EXPLANATIONS[code]
-    parts = [f"## {code}", f"{words.what[0].upper()}{words.what[1:]}. {words.why}"]
-    if words.example:
-        parts.append("\n".join(f"    {line}" for line in words.example.split("\n")))
+    row, (what, why, example) = CODES[code], EXPLANATIONS[code]
+    parts = [f"## {code}", f"{what[0].upper()}{what[1:]}. {why}"]
+    if example:
+        parts.append("\n".join(f"    {line}" for line in example.split("\n")))
     fix = f"{row.hint[0].upper()}{row.hint[1:]}"
     cites = f" Rule {row.cites} of docs/requirements.md." if row.cites else ""
     parts.append(f"Fix: {fix}. Severity: {row.severity}. {_EFFECT[row.allows]}{cites}")

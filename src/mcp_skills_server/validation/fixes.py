@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from mcp_skills_server.codes import standing
 from mcp_skills_server.format import hidden
 from mcp_skills_server.format.fields import split_tools
-from mcp_skills_server.format.frontmatter import Document, parse
-from mcp_skills_server.model import Problem
+from mcp_skills_server.format.frontmatter import parse
+from mcp_skills_server.model import Json, Problem
 from mcp_skills_server.validation.rules import KNOWN_FIELDS, as_text, check, near_field
 
 _FIELD: Final = re.compile(
@@ -30,7 +30,7 @@ Correct = Callable[[list[str], int], bool]
 
 def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[str, list[Problem]]:
     """Return (text, fixed problems) of a SKILL.md in `directory` after applying all safe fixes."""
-    done: list[Problem] = []
+    gone: list[Problem] = []
     line_end = "\r\n" if text.count("\r\n") == text.count("\n") else "\n"
     # From the end, so that a correction does not move the lines of those that follow.
     for problem in sorted(problems, key=lambda problem: -(problem.line or 0)):
@@ -43,8 +43,8 @@ def fix_text(text: str, problems: Sequence[Problem], directory: str) -> tuple[st
         if _is_better(text, tried, problem.code, directory):
             text = tried
             fixed = (problem.line, problem.code)
-            done += [other for other in problems if (other.line, other.code) == fixed]
-    return text, sorted({*done}, key=lambda problem: problem.line or 0)
+            gone += [other for other in problems if (other.line, other.code) == fixed]
+    return text, sorted({*gone}, key=lambda problem: problem.line or 0)
 
 
 def has_fix(problem: Problem) -> bool:
@@ -54,20 +54,21 @@ def has_fix(problem: Problem) -> bool:
 
 def _is_better(before: str, after: str, code: str, directory: str) -> bool:
     """Tell whether a fix removed its finding, added none, and kept what hosts honour."""
-    (document, old), (repaired, new) = _read(before, directory), _read(after, directory)
-    fields, kept = document.frontmatter or {}, repaired.frontmatter or {}
-    if any(key in KNOWN_FIELDS and key not in kept for key in fields):
+    old_fields, old_problems = _read(before, directory)
+    new_fields, new_problems = _read(after, directory)
+    if any(key in KNOWN_FIELDS and key not in new_fields for key in old_fields):
         return False
-    counts = Counter(problem.code for problem in old)
-    left = Counter(problem.code for problem in new)
-    counts["hidden-characters"] += hidden.count(before)
-    left["hidden-characters"] += hidden.count(after)
-    return left[code] < counts[code] and left <= counts and standing(new) >= standing(old)
+    old = Counter(problem.code for problem in old_problems)
+    new = Counter(problem.code for problem in new_problems)
+    old["hidden-characters"] += hidden.count(before)
+    new["hidden-characters"] += hidden.count(after)
+    is_fixed = new[code] < old[code] and new <= old
+    return is_fixed and standing(new_problems) >= standing(old_problems)
 
 
-def _read(text: str, directory: str) -> tuple[Document, list[Problem]]:
+def _read(text: str, directory: str) -> tuple[Mapping[str, Json], list[Problem]]:
     document = parse(text.encode("utf-8", "surrogateescape"))
-    return document, [*document.problems, *check(document, directory)]
+    return document.frontmatter or {}, [*document.problems, *check(document, directory)]
 
 
 def _without_comment(text: str) -> tuple[str, str]:
@@ -96,14 +97,14 @@ def _tools_as_text(lines: list[str], number: int) -> bool:
     text = " ".join(tools)
     if not text or text.count("(") != text.count(")"):
         return False
-    last = number + 1
-    while lines[last][:1] in (" ", "\t", "-") and not lines[last].startswith("---"):
-        last += 1
-    if "".join(lines[number:last]).count("#") > text.count("#"):  # a comment would be lost
+    end = number + 1
+    while lines[end][:1] in (" ", "\t", "-") and not lines[end].startswith("---"):
+        end += 1
+    if "".join(lines[number:end]).count("#") > text.count("#"):  # a comment would be lost
         return False
     if re.search(r"[#:&*!]", text):
         text = json.dumps(text)
-    lines[number:last] = [f"allowed-tools: {text}"]
+    lines[number:end] = [f"allowed-tools: {text}"]
     return _tools(lines) == tools
 
 
@@ -118,8 +119,8 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
         return False
     if near_field(key[0]):
         return False
-    below = next(line for line in lines[number + 1 :] if line.strip())  # or the closing fence
-    goes_on = below[:1] in (" ", "\t", "-") and not below.startswith("---")
+    following = next(line for line in lines[number + 1 :] if line.strip())  # or the closing fence
+    goes_on = following[:1] in (" ", "\t", "-") and not following.startswith("---")
     if goes_on or field["value"][0] in "#[{|>&*!":  # several lines, or no plain value
         return False
     text = field["value"].rstrip()
@@ -128,10 +129,10 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
         text = json.dumps(value, ensure_ascii=False) + rest
     end = parse("\n".join(lines).encode()).body_line - 2  # index of the closing fence
     del lines[number]
-    for at, line in enumerate(lines[:end]):
+    for below, line in enumerate(lines[:end], 1):
         if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line):
-            indent = re.match(r"[ \t]++", lines[at + 1])
-            lines.insert(at + 1, f"{indent[0] if indent else '  '}{key[0]}: {text}")
+            indent = re.match(r"[ \t]++", lines[below])
+            lines.insert(below, f"{indent[0] if indent else '  '}{key[0]}: {text}")
             return True
     if any(line.startswith("metadata") for line in lines[:end]):
         return False
@@ -159,15 +160,15 @@ def _metadata_as_text(lines: list[str], number: int) -> bool:
         return True
     key, text = by_line[number + 1]
     indent = len(lines[number]) - len(lines[number].lstrip())
-    last = number + 1
-    while (line := lines[last]).strip() and not line.startswith("---"):
-        deeper = len(line) - len(line.lstrip())
-        if deeper < indent or (deeper == indent and line.lstrip()[0] != "-"):
+    end = number + 1
+    while (line := lines[end]).strip() and not line.startswith("---"):
+        depth = len(line) - len(line.lstrip())
+        if depth < indent or (depth == indent and line.lstrip()[0] != "-"):
             break
-        last += 1
-    if "#" in "".join(lines[number:last]):  # a comment would be lost
+        end += 1
+    if "#" in "".join(lines[number:end]):  # a comment would be lost
         return False
-    lines[number:last] = [" " * indent + as_text(key, values[key], text)]
+    lines[number:end] = [" " * indent + as_text(key, values[key], text)]
     return True
 
 

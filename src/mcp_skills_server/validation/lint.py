@@ -21,7 +21,7 @@ _HARMLESS: Final = frozenset(
     ("__pycache__", ".DS_Store", ".gitkeep", ".gitignore", ".claude-plugin")
 )
 """Names that systems and tools create or need; no author means to serve them."""
-_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 
 def lint_names(skill: Skill, served: Collection[str], unserved: Iterable[str]) -> Iterator[Problem]:
@@ -55,15 +55,15 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
     """Return the problems of a skill's file, such as dangling references and hidden text."""
     problems: list[Problem] = []
     body_line = 1
-    readable, media_type = skill.standing > Standing.UNUSABLE, media.media_type(path)
+    is_readable, media_type = skill.standing > Standing.UNUSABLE, media.media_type(path)
     content = media.as_text(raw, media_type)
     if media.is_lfs_pointer(raw):  # text, even if the path is that of an image
         content = raw.decode("utf-8", "replace")
-    if path == SKILL_MD and readable:
+    if path == SKILL_MD and is_readable:
         document = frontmatter.parse(raw)
         body_line = document.body_line
         problems += rules.check_deeply(document, skill.files)
-    elif path == manifest.SKILL_TOML and readable:
+    elif path == manifest.SKILL_TOML and is_readable:
         problems += manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems
     if content is not None and path.startswith("references/") and path.endswith(".md"):
         problems += rules.check_links(content, path, skill.files)
@@ -92,6 +92,6 @@ def lint_catalog(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _others(path: str, sharing: Sequence[str]) -> str:
     """Format up to five of the other paths, and the number of the rest."""
-    named = [other for other in sharing[: _NAMED + 1] if other != path][:_NAMED]
+    named = [other for other in sharing[: _MAX_NAMED + 1] if other != path][:_MAX_NAMED]
     left = len(sharing) - 1 - len(named)
     return ", ".join(named) + (f" and {left:,} more" if left else "")

@@ -106,15 +106,15 @@ class Pieces:
         statement the part around the offset is returned.
         """
         piece = self.at(offset)
-        least = max(piece.start, offset - _MAX_STATEMENT)
-        most = min(piece.end, offset + _MAX_STATEMENT)
-        start = max(least, self.text.rfind("\n", least, offset) + 1)
-        end = self.text.find("\n", offset, most)
-        while piece.kind == "code" and start > least and _goes_on(self.text, start - 1):
-            start = max(least, self.text.rfind("\n", least, start - 1) + 1)
+        earliest = max(piece.start, offset - _MAX_STATEMENT)
+        latest = min(piece.end, offset + _MAX_STATEMENT)
+        start = max(earliest, self.text.rfind("\n", earliest, offset) + 1)
+        end = self.text.find("\n", offset, latest)
+        while piece.kind == "code" and start > earliest and _goes_on(self.text, start - 1):
+            start = max(earliest, self.text.rfind("\n", earliest, start - 1) + 1)
         while piece.kind == "code" and end >= 0 and _goes_on(self.text, end):
-            end = self.text.find("\n", end + 1, most)
-        return start, most if end < 0 else end
+            end = self.text.find("\n", end + 1, latest)
+        return start, latest if end < 0 else end
 
 
 def _goes_on(text: str, end: int) -> bool:
@@ -144,18 +144,18 @@ def _markdown(text: str, begin: int) -> Iterator[Piece]:
             if is_heading:
                 heading, is_heading = token.content, False
             yield from _inline(text, start, end, heading, has_code=token.type == "inline")
-    rest = begin + len(body)
-    if rest < len(text):
-        yield from _inline(text, rest, len(text), heading, has_code=False)
+    parsed_end = begin + len(body)
+    if parsed_end < len(text):
+        yield from _inline(text, parsed_end, len(text), heading, has_code=False)
 
 
 def _inline(text: str, start: int, end: int, heading: str, *, has_code: bool) -> Iterator[Piece]:
     """Yield the code spans and comments of a block, and the prose between them."""
     yield Piece(start, end, "prose", "", heading)
     marks = [match.span() for match in _TICKS_OR_COMMENT.finditer(text, start, end)]
-    closing: dict[int, list[int]] = {}
+    by_length: dict[int, list[int]] = {}  # a span ends with as many ticks as it begins with
     for begin, stop in marks:
-        closing.setdefault(stop - begin, []).append(begin)
+        by_length.setdefault(stop - begin, []).append(begin)
     read = start
     for begin, stop in marks:
         if begin < read:
@@ -165,15 +165,16 @@ def _inline(text: str, start: int, end: int, heading: str, *, has_code: bool) ->
             read = end if close < 0 else close + len(_CLOSES)
             yield Piece(begin, read, "comment", "", heading)
         elif has_code:
-            same = closing[stop - begin]
+            same = by_length[stop - begin]
             position = bisect_right(same, begin)
-            while position < len(same) and text[same[position]] == "<":
+            while position < len(same) and text[same[position]] == "<":  # as long as four ticks
                 position += 1
             if position == len(same):
                 continue
-            read = same[position] + stop - begin
-            yield Piece(stop, same[position], "span", "sh", heading)
-            yield Piece(same[position], read, "prose", "", heading)
+            closing = same[position]
+            read = closing + stop - begin
+            yield Piece(stop, closing, "span", "sh", heading)
+            yield Piece(closing, read, "prose", "", heading)
         else:
             continue
         yield Piece(read, end, "prose", "", heading)
@@ -193,14 +194,14 @@ def pipelines(command: str) -> list[list[list[str]]]:
     """
     done: list[list[list[str]]] = []
     pipeline: list[list[str]] = [[]]
-    is_new = True
-    skipped = -1
+    is_new_word = True
+    comment_end = -1
     for part in _PART.finditer(command):
-        if part.start() < skipped:
+        if part.start() < comment_end:
             continue
         kind = part.lastgroup
         if kind in ("blank", "end", "pipe"):
-            is_new = True
+            is_new_word = True
             if kind == "pipe":
                 pipeline.append([])
             elif kind == "end":
@@ -208,13 +209,13 @@ def pipelines(command: str) -> list[list[list[str]]]:
                 pipeline = [[]]
             continue
         word = part[str(kind)]
-        if is_new and kind == "plain" and word.startswith("#"):
-            skipped = command.find("\n", part.start())
-            skipped = len(command) if skipped < 0 else skipped
+        if is_new_word and kind == "plain" and word.startswith("#"):
+            comment_end = command.find("\n", part.start())
+            comment_end = len(command) if comment_end < 0 else comment_end
             continue
-        if is_new:
+        if is_new_word:
             pipeline[-1].append(word)
         else:
             pipeline[-1][-1] += word
-        is_new = False
+        is_new_word = False
     return [*done, pipeline]

@@ -56,13 +56,11 @@ class Rules(Generic[T]):
 
     def check(self, subject: T) -> list[Problem]:
         """Run the rules, and return their problems."""
-        return [
-            problem(code, finding.message, finding.line, finding.hint)._replace(
-                column=finding.column
-            )
-            for code, check in self.checks
-            for finding in check(subject)
-        ]
+        problems: list[Problem] = []
+        for code, check in self.checks:
+            for message, line, hint, column in check(subject):
+                problems.append(problem(code, message, line, hint)._replace(column=column))
+        return problems
 
 
 @dataclass(frozen=True)
@@ -152,12 +150,13 @@ class TextFile:
         for mark in (*map(_mark_pattern, marks), *more):
             spots += [match.start() for match in mark.finditer(self._folded)]
         spots.sort()
-        read = end = 0
+        start = end = 0  # the text around spots that lie close together
         for number, spot in enumerate(spots):
-            read = spot - _BEFORE if spot - _BEFORE > end else read
+            if spot - _BEFORE > end:
+                start = spot - _BEFORE
             end = spot + _AFTER
             if number + 1 == len(spots) or spots[number + 1] - _BEFORE > end:
-                yield from pattern.finditer(self.text, max(0, read), end)
+                yield from pattern.finditer(self.text, start, end)
 
 
 @cache

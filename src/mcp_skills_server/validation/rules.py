@@ -28,8 +28,8 @@ EXTENSION_FIELDS: Final = frozenset(("arguments", "dependencies", "icons", "file
 MAX_NAME: Final = 64
 MAX_DESCRIPTION: Final = 1024
 MAX_COMPATIBILITY: Final = 500
-_VAGUE: Final = 20
-_OF_NAME: Final = re.compile(r"[a-z0-9]++")
+_MIN_DESCRIPTION: Final = 20
+_NAME_PART: Final = re.compile(r"[a-z0-9]++")
 _ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
 _IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
 _BROAD: Final = re.compile(
@@ -131,7 +131,7 @@ def _name_length(skill: SkillMd) -> Iterator[Finding]:
 def _name_characters(skill: SkillMd) -> Iterator[Finding]:
     odd = _ODD_IN_NAME.search(skill.name)
     if odd is not None and not identity.MARKUP.search(skill.name):
-        kept = "-".join(_OF_NAME.findall(skill.name.lower()))[:MAX_NAME].rstrip("-")
+        kept = "-".join(_NAME_PART.findall(skill.name.lower()))[:MAX_NAME].rstrip("-")
         hint = f"write name: {kept}, and give its folder the same name" if kept else None
         yield skill.at("name", f"the name holds {odd[0]!r}", hint)
 
@@ -197,7 +197,7 @@ def _placeholder(skill: SkillMd) -> Iterator[Finding]:
 @RULES.rule("description-vague")
 def _description_vague(skill: SkillMd) -> Iterator[Finding]:
     length = len(skill.description.strip())
-    if 0 < length < _VAGUE and not template.is_placeholder(skill.description):
+    if 0 < length < _MIN_DESCRIPTION and not template.is_placeholder(skill.description):
         yield skill.at("description", f"the description has only {length} characters")
 
 
@@ -297,13 +297,13 @@ def as_text(key: str, value: Json, written: str | None) -> str:
         text = written
     name = key
     if _PLAIN_KEY.fullmatch(key) is None or key.lower() in _NO_PLAIN_KEYS:
-        key = json.dumps(key, ensure_ascii=False)
+        name = json.dumps(key, ensure_ascii=False)
     quoted = json.dumps(text, ensure_ascii=False)
     if '"' in text and "'" not in text:
         quoted = f"'{text}'"
-    line = f"{key}: {quoted}"
+    line = f"{name}: {quoted}"
     if len(line) > _MAX_LINE or not line.isprintable():
-        return f"{literal(name)} as one text in quotes"
+        return f"{literal(key)} as one text in quotes"
     return line
 
 
@@ -339,10 +339,8 @@ def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
 
 @DEEP_RULES.rule("upload-refused")
 def _upload_refused(skill: SkillMd) -> Iterator[Finding]:
-    for key, text, pattern in (
-        ("name", skill.name, _RESERVED),
-        ("description", skill.description, _TAG),
-    ):
+    refused = (("name", skill.name, _RESERVED), ("description", skill.description, _TAG))
+    for key, text, pattern in refused:
         if match := pattern.search(text):
             yield skill.at(key, f"claude.ai refuses {literal(match[0])} in the {key} of a skill")
 
@@ -521,9 +519,8 @@ def _scripts(skill: SkillMd) -> Iterator[tuple[str, int]]:
 def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
     for reference in skill.references:
         if reference.kind == "outside":
-            message = (
-                f"the body refers to {literal(reference.target)}, which lies outside of the skill"
-            )
+            target = literal(reference.target)
+            message = f"the body refers to {target}, which lies outside of the skill"
             yield Finding(message, skill.document.body_line + reference.line)
 
 

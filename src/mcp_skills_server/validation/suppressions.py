@@ -25,15 +25,15 @@ def is_suppression(comment: str) -> bool:
 
 def find(text: str) -> dict[tuple[str, int | None], str]:
     """Return the reasons in a text, by code and 1-based line; line None has the first of a code."""
-    out: dict[tuple[str, int | None], str] = {}
+    reasons: dict[tuple[str, int | None], str] = {}
     line, read = 1, 0
     for match in _COMMENT.finditer(text):
         line += text.count("\n", read, match.start())
         read = match.start()
         if reason := (match[2] or "").removesuffix("-->").strip():
-            out.setdefault((match[1], line), reason)
-            out.setdefault((match[1], None), reason)
-    return out
+            reasons.setdefault((match[1], line), reason)
+            reasons.setdefault((match[1], None), reason)
+    return reasons
 
 
 def reason_for(problem: Problem, reasons: Mapping[tuple[str, int | None], str]) -> str:

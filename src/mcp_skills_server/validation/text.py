@@ -223,9 +223,8 @@ def _is_said(file: TextFile, start: int, end: int) -> bool:
     piece = file.pieces.at(start)
     begin, stop = file.pieces.statement(start)
     line = file.text[begin:stop]
-    if piece.kind == "code" and (
-        file.pieces.is_prose or not line.lstrip().startswith(("#", "//", "*", "--", ";"))
-    ):
+    is_remark = not file.pieces.is_prose and line.lstrip().startswith(("#", "//", "*", "--", ";"))
+    if piece.kind == "code" and not is_remark:
         return False
     if piece.kind == "span" or _NEGATED.search(file.text[max(0, start - 20) : start].lower()):
         return False
@@ -256,8 +255,8 @@ def _is_about(file: TextFile, start: int) -> bool:
         if not file.pieces.is_prose:
             return False
         lines = text[max(0, piece.start - _AROUND) : piece.start].split("\n")
-        said = [line for line in lines if line.strip(" `~") and "```" not in line]
-        return bool(said) and _ABOUT.search(said[-1]) is not None
+        prose = [line for line in lines if line.strip(" `~") and "```" not in line]
+        return bool(prose) and _ABOUT.search(prose[-1]) is not None
     lines = text[max(0, start - _AROUND) : start].split("\n")
     if lines[-1].lstrip().startswith("|"):
         return True
@@ -279,9 +278,8 @@ def _sentence_end(text: str, end: int) -> str:
 
 @RULES.rule("pipe-to-shell")
 def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
-    spans = [
-        match.span() for match in file.matches(_GIVEN, _GIVEN_MARKS) if _is_run(file, match.start())
-    ]
+    given = file.matches(_GIVEN, _GIVEN_MARKS)
+    spans = [match.span() for match in given if _is_run(file, match.start())]
     read = 0
     for match in file.matches(_DOWNLOAD, _DOWNLOAD_MARKS):
         if match.start() < read or not _is_run(file, match.start()):
@@ -308,13 +306,14 @@ def _runs_download(command: str) -> bool:
             program, arguments = _program(words)
             if is_downloaded and _reads_program(program, arguments):
                 return True
-            run = arguments[:1] if program in _SHELLS else words[:1]
-            if {word.removeprefix("./") for word in run} & saved:
+            executed = arguments[:1] if program in _SHELLS else words[:1]
+            if {word.removeprefix("./") for word in executed} & saved:
                 return True
             is_downloaded |= program in _DOWNLOADERS
             if program in _DOWNLOADERS:
                 options = pairwise(arguments)
-                saved |= {to.removeprefix("./") for option, to in options if _TO_FILE.match(option)}
+                files = [value for option, value in options if _TO_FILE.match(option)]
+                saved |= {file.removeprefix("./") for file in files}
             has_script = program in _SHELLS and "-c" in arguments[:-1]
             if has_script and _runs_download(arguments[arguments.index("-c") + 1]):
                 return True
@@ -334,9 +333,8 @@ def _program(words: list[str]) -> tuple[str, list[str]]:
 def _reads_program(program: str, arguments: list[str]) -> bool:
     """Tell whether an interpreter takes its program from stdin, rather than data for another."""
     if program in _SHELLS:
-        return "-c" not in arguments and not (
-            arguments and not arguments[0].startswith(("-", ">", "2"))
-        )
+        has_file = bool(arguments) and not arguments[0].startswith(("-", ">", "2"))
+        return "-c" not in arguments and not has_file
     if not _INTERPRETERS.fullmatch(program):
         return False
     return all(word in ("-", "-u", "-s", "--") or word[:1] == ">" for word in arguments[:1])
@@ -377,7 +375,8 @@ def _smart_quotes(file: TextFile) -> Iterator[Finding]:
         label = file.pieces.text_of_line(file.pieces.line(piece.start) - 2)
         is_labelled = not file.pieces.is_prose or _SHELL_LABEL.match(label) is not None
         is_quoted = before.count('"') % 2 or before.count("'") % 2 or "#" in before
-        return piece[2:4] == ("code", "sh") and is_labelled and not is_quoted
+        is_command = piece.kind == "code" and piece.language == "sh"
+        return is_command and is_labelled and not is_quoted
 
     spans = (match.span() for match in _SMART.finditer(file.text) if is_shell(match.start()))
     return _first(file, spans, "typographic quotes in a command:")

@@ -94,6 +94,7 @@ class Front:
         """
         id_ = f"{random.getrandbits(64):016x}"
         slot: Slot | None = scope.get("state", {}).get(SLOT)
+        # a spare slot is only for one answer, such as that all connections are busy
         is_last = slot is not None and slot.is_spare
 
         has_begun = False
@@ -138,6 +139,7 @@ class Front:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to its route; each step before that raises RefusalError."""
         policy, path = self._policy, scope["path"]
+        # with a query, such as ?verbose, an operator asks, who must be allowed to
         if path in OPEN_PATHS and not scope.get("query_string"):
             await self._app(scope, receive, send)
             return
@@ -162,7 +164,7 @@ class Front:
 
         async def sending(message: Message) -> None:
             if _STREAM in message.get("headers", ()):
-                permit.release()  # from here on it waits, and so would the next of its client's
+                permit.release()  # a stream only waits, and must not count as a request
             await send(message)
 
         if scope["method"] != "POST":  # else once the body has arrived, which may take long
@@ -219,9 +221,9 @@ class Front:
             await send(message)
             started = True
 
-        with self._responses.until_removed(admission) as response:
+        with self._responses.until_removed(admission) as until_removed:
             await self._app(scope, receive, sending)
-        if response.cancelled_caught:
+        if until_removed.cancelled_caught:
             if not started:
                 raise no_valid_token("expired-token")
             with suppress(RuntimeError):  # the response was complete

@@ -1,4 +1,7 @@
-"""A tiny model2vec model, and a local HTTP endpoint that returns the same embeddings."""
+"""A tiny model2vec model, and a local HTTP endpoint that returns the same embeddings.
+
+The libraries are imported late, since each process of pytest would import them at collection.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
-from model2vec import StaticModel
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import Whitespace
 
 from catalog.forest import DEADLINE
 
@@ -34,6 +30,13 @@ def vector(text: str) -> list[float]:
 
 def model(folder: Path) -> Path:
     """Write a model2vec model with the same word vectors to a folder, and return the folder."""
+    import numpy as np
+    from model2vec import StaticModel
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.normalizers import Lowercase
+    from tokenizers.pre_tokenizers import Whitespace
+
     words = ["[UNK]", *(word for subject in MEANINGS.values() for word in subject)]
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.normalizer = Lowercase()

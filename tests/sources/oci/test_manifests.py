@@ -59,7 +59,7 @@ def test_index_of_skills_with_platforms_is_a_collection() -> None:
     ):
         decoded = decode_manifest(raw, 10)
         assert isinstance(decoded, Collection)
-        assert not decoded.platforms
+        assert not decoded.is_one_artifact
         assert [each.digest[-1] for each in decoded.entries] == ["1", "2"]
 
 
@@ -72,7 +72,7 @@ def test_attestations_in_an_index_are_no_artifacts() -> None:
         decoded = decode_manifest(raw, 10)
         assert isinstance(decoded, Collection)
         assert [each.digest[-1] for each in decoded.entries] == ["2"]
-        assert decoded.platforms
+        assert decoded.is_one_artifact
 
 
 def test_encoded_manifests_are_decoded() -> None:
@@ -81,7 +81,7 @@ def test_encoded_manifests_are_decoded() -> None:
     assert decode_manifest(raw, 1) == ImageManifest((layer,), {"a": "é"}, is_skill=True)
     assert json.loads(raw)["artifactType"] == manifests.SKILL
     described = Descriptor(manifests.MANIFEST, D, len(raw), {manifests.SKILL_NAME: "a"})
-    collection = Collection((described,), platforms=False)
+    collection = Collection((described,), is_one_artifact=False)
     assert decode_manifest(manifests.collection_index("all", [described]), 1) == collection
 
 

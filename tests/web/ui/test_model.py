@@ -10,7 +10,7 @@ import anyio
 from catalog.forest import skill_md, skills, write_files
 from commands.calls import json_of
 from dispatching import dispatching
-from mcp_skills_server.authoring.context import HOSTS
+from mcp_skills_server.authoring.context import CONTEXTS
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.proposals.store import ProposalStore
@@ -31,7 +31,7 @@ def test_model_view_equals_what_a_host_receives(tmp_path: Path, era: Era) -> Non
         with dispatching(
             FIXTURES, proposals=ProposalStore(tmp_path), era=era, extension=extension, opened=False
         ) as wire:
-            (instructions, *_), _ = model.unasked(context, HOSTS["generic"])
+            (instructions, *_), _ = model.unasked(context, CONTEXTS["generic"])
             assert wire.open()["instructions"] == instructions.text
             for method in ("tools/list", "prompts/list"):
                 assert shown[method, ""].raw == jsonrpc.dump(wire.request(method)), method  # in the same order
@@ -53,7 +53,7 @@ def test_texts_and_cut_skills_are_those_of_the_chosen_host(tmp_path: Path) -> No
         write_skill(tmp_path / name, description=description)
     context = make_context(tmp_path)
     for host in ("generic", "gemini-cli", "codex"):
-        shown, parts = model.unasked(context, HOSTS[host])
+        shown, parts = model.unasked(context, CONTEXTS[host])
         wanted = json_of("context", tmp_path, "--host", host)
         assert [each.text for each in shown] == [each["text"] for each in wanted["unasked"]], host
         assert {part: [each.name for each in offers] for part, offers in parts.items()} == wanted["skills"], host
@@ -63,13 +63,13 @@ def test_withheld_skills_are_listed_and_channels_need_tools_and_skills(tmp_path:
     withheld = skill_md("two", "disable-model-invocation: true")
     context = make_context(write_files(tmp_path / "skills", skills("one") | {"two/SKILL.md": withheld}))
     assert model.withheld(context) == ["two"]
-    texts, parts = model.unasked(context, HOSTS["generic"])
+    texts, parts = model.unasked(context, CONTEXTS["generic"])
     assert {"Instructions of the server", "Tool skills_load"} <= {each.title for each in texts}
     assert {part: [each.name for each in offers] for part, offers in parts.items() if offers} == {"whole": ["one"]}
     without_tools = make_context(tmp_path / "skills", settings=Settings(tools=False))
     without_skills = make_context(write_files(tmp_path / "none", {}))
     for none in (without_tools, without_skills):
-        assert model.unasked(none, HOSTS["generic"])[0] == []
+        assert model.unasked(none, CONTEXTS["generic"])[0] == []
 
 
 def test_view_selects_era_and_dialect(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
+from web.http_wire import bearer_header, token_file
 from web.in_process import app_serving
-from web.ui.serving import get, list_pages, make_context, skill_paths, text_of, visible_text
-from wire import ROOT
+from web.test_grants import ANN, BOB, configure
+from web.ui.serving import get, grant, list_pages, make_context, skill_paths, text_of, visible_text
+from wire import ROOT, write_skill
 
 BROKEN = ROOT / "fixtures" / "broken"
 
@@ -74,6 +76,29 @@ def test_problems_equal_those_of_validate_and_mark_their_lines() -> None:
         for part in list_pages(server, "/ui/"):
             for path in skill_paths(part):
                 assert get(server, f"/ui/skills/{path}").status == 200, path
+
+
+def test_skills_that_are_alike_are_notes(tmp_path: Path) -> None:
+    for path, description in (
+        ("pdf-forms", "Fills forms of PDF files"), ("pdf-filler", "Fills forms of PDF files and prints them"),
+        ("one/tea", "Brews green tea."), ("two/tea", "Brews green tea."), ("alone", "Paints a fence."),
+        ("hr/secret", "Fills forms of PDF files at once"),
+    ):  # fmt: skip
+        write_skill(tmp_path / "skills" / path, description=description)
+    token_file(tmp_path, f"ann={ANN}", f"bob={BOB}")
+    grants = grant("bob", "pdf-*", "*/tea", "alone") + grant("ann", "**", may=["admin"])
+    with app_serving("--config", configure(tmp_path, grants), "--ui") as server:
+
+        def notes(token: str) -> tuple[list[str], str]:
+            reply = get(server, "/ui/problems?severity=note", **bearer_header(token))
+            return skill_paths(reply), visible_text(reply)
+
+        paths, text = notes(BOB)
+        assert sorted(paths) == ["one/tea", "pdf-filler", "pdf-forms", "two/tea"]
+        assert "100% of the words that decide are also those of 'two/tea'" in text and "secret" not in text
+        assert "description-overlap (4)" in text
+        assert "hr/secret" in notes(ANN)[0]
+        assert "description-overlap" not in visible_text(get(server, "/ui/problems", **bearer_header(ANN)))
 
 
 def test_problems_are_paginated_and_escaped_with_hidden_characters_visible(tmp_path: Path) -> None:

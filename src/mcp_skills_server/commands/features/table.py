@@ -177,15 +177,21 @@ def oauth_settings(table: OAuthSettings | None, options: Mapping[str, Any]) -> O
     Raises:
         UsageError: an option has an invalid value, or an issuer or an audience is missing.
     """
-    values = {key: options[f"oauth_{key}"] for key in ("issuer", "audience", "resource")}
-    given = {key: value for key, value in values.items() if value is not None}
+    options = {key: options[f"oauth_{key}"] for key in ("issuer", "audience", "resource")}
+    given = {key: value for key, value in options.items() if value is not None}
     if not given:
         return table
-    from mcp_skills_server.access.settings import NO_RESOURCE, OAuthSettings, is_secure
-    from mcp_skills_server.model.keys import WrongValueError
+    from mcp_skills_server.access.settings import OAuthSettings
+    from mcp_skills_server.model.keys import ContradictionError, WrongValueError
 
+    values: dict[str, str] = {}
+    if table is not None:
+        values = {key: getattr(table, key) for key in options}
+        if table.resource == table.audience:
+            del values["resource"]  # by default the audience, also a new one
+    values |= given
     for key in ("issuer", "audience"):
-        if table is None and key not in given:
+        if key not in values:
             raise UsageError(f"--oauth-{key} is missing; give it too, or a table [oauth]")
     for key, value in given.items():
         known = OAuthSettings.TABLE.keys[key]
@@ -193,12 +199,13 @@ def oauth_settings(table: OAuthSettings | None, options: Mapping[str, Any]) -> O
             known.read(value)
         except WrongValueError as error:
             raise UsageError(f"--oauth-{key}: {error}; give {known.takes}") from None
-    audience = given.get("audience")
-    if audience and (table is None or table.resource == table.audience):
-        given.setdefault("resource", audience)
-        if not is_secure(given["resource"]):
-            raise UsageError(f"--oauth-audience {NO_RESOURCE}; give --oauth-resource too")
-    return OAuthSettings(**given) if table is None else replace(table, **given)
+    try:
+        settings = OAuthSettings.from_table(values)
+    except ContradictionError as error:
+        raise UsageError(f"--oauth-{error.key}: {error}; give --oauth-resource too") from None
+    if table is None:
+        return settings
+    return replace(table, **{key: getattr(settings, key) for key in options})
 
 
 class OAuth(

@@ -5,7 +5,13 @@ structure of a result are each complete, because some hosts give a model only on
 """
 
 from mcp_skills_server.dialects.runtime import apps
-from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions, proposing
+from mcp_skills_server.dialects.runtime.definitions import (
+    DEFAULT_HITS,
+    DEFAULT_LISTED,
+    argument_schemas,
+    definitions,
+    proposing,
+)
 from mcp_skills_server.dialects.runtime.overview import (
     OVERVIEW_CHARACTERS,
     Shown,
@@ -64,8 +70,9 @@ from mcp_skills_server.dialects.runtime.words import (
 )
 
 __all__ = [
-    "CONVERSATION", "LIST", "LIST_CHANGED", "LOAD", "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE",
-    "READ", "RESULT_CHARACTERS", "RUN", "SCRIPTS", "SEARCH", "SESSION", "UNLOAD", "WORKSPACE",
+    "CONVERSATION", "DEFAULT_HITS", "DEFAULT_LISTED", "LIST", "LIST_CHANGED", "LOAD",
+    "OVERVIEW_CHARACTERS", "PROPOSALS", "PROPOSE", "READ", "RESULT_CHARACTERS", "RUN", "SCRIPTS",
+    "SEARCH", "SESSION", "UNLOAD", "WORKSPACE",
     "Loaded", "Offer", "Overview", "Shown", "ToolResult", "apps", "argument_schemas", "available",
     "binary_file", "canonical", "change_notice", "changed", "definitions", "depends_on", "entry",
     "failure", "groups", "hidden_remarks", "in_instructions", "in_loading", "in_workspace",

@@ -24,6 +24,8 @@ from mcp_skills_server.model import Json
 
 _MAX_AT_ONCE: Final = 64
 """The maximum number of names in one call."""
+DEFAULT_LISTED: Final = 50
+DEFAULT_HITS: Final = 5
 
 _ABOUT_SESSION: Final = (
     f"The session that {LOAD} returned. Give it whenever you have one; without it only a host that "
@@ -170,7 +172,7 @@ def _list_tool() -> dict[str, Json]:
         "List all skills, with their descriptions, page by page.",
         {
             "after": _text("Go on after this skill: the next_after of the page before."),
-            "limit": _number("How many to list.", 50, 200),
+            "limit": _number("How many to list.", DEFAULT_LISTED, 200),
         },
         output=_LISTING,
     )
@@ -187,7 +189,7 @@ def _search_tool(words: Sequence[str]) -> dict[str, Json]:
         f"first. Send keywords in the language of the skills. {FAMILY}{about}",
         {
             "query": _text("Words for the task or the name of a skill."),
-            "limit": _number("How many to find.", 5, 50),
+            "limit": _number("How many to find.", DEFAULT_HITS, 50),
         },
         required=["query"],
         output=_LISTING,

@@ -22,7 +22,10 @@ LOCAL: Final = b"PK\3\4"
 _CENTRAL: Final = b"PK\1\2"
 END: Final = b"PK\5\6"
 _DESCRIPTOR: Final = b"PK\7\10"
+# signature, version, flags, method, time, date, crc, packed, size, lengths of name and extra
 _LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
+# signature, made by, version, flags, method, time, date, crc, packed, size, lengths of name, extra
+# and comment, disk, internal and external attributes, offset of the local head
 _CENTRAL_HEAD: Final = struct.Struct("<4s6H3L5H2L")
 _END_RECORD: Final = struct.Struct("<4s4H2LH")
 _ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
@@ -61,9 +64,9 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
     Raises:
         ArchiveRefusedError: as for `unpack`.
     """
-    start, members = _central_directory(raw, tree)
+    directory_at, members = _central_directory(raw, tree)
     check_ratio(sum(member.size for member in members), len(raw), limits)
-    contents = _contents(raw, start, members)
+    contents = _contents(raw, directory_at, members)
     for member, (begin, end) in zip(members, contents, strict=True):
         path, is_directory = tree.parse_name(decode_name(member.name))
         kind = stat.S_IFMT(member.mode)
@@ -71,7 +74,8 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
             raise ArchiveRefusedError(f"{member.shown} is a symbolic link")
         if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
             raise ArchiveRefusedError(f"{member.shown} is a device or a named pipe")
-        if (kind == stat.S_IFDIR) > is_directory or (kind == stat.S_IFREG and is_directory):
+        expected = stat.S_IFDIR if is_directory else stat.S_IFREG
+        if kind not in {0, expected}:
             raise ArchiveRefusedError(f"{member.shown} is both a file and a directory")
         if not is_directory:
             tree.reserve(path, member.size)
@@ -85,17 +89,17 @@ def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
 def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
     """Return (offset, members) of the central directory, which must end at the end record."""
     at = _end_record(raw)
-    _, disk, first_disk, here, count, size, start, _ = _END_RECORD.unpack_from(raw, at)
+    _, disk, first_disk, here, count, size, directory_at, _ = _END_RECORD.unpack_from(raw, at)
     if disk or first_disk or here != count:
         raise ArchiveRefusedError("the archive is one part of several")
-    if count == _MAX_MEMBERS or _MAX_BYTES in {size, start}:
+    if count == _MAX_MEMBERS or _MAX_BYTES in {size, directory_at}:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
-    if start + size != at:
+    if directory_at + size != at:
         raise ArchiveRefusedError(
             "the archive is damaged, or there are bytes before or between its members"
         )
     members: list[_Member] = []
-    offset = start
+    offset = directory_at
     while offset < at:
         tree.count()
         if at - offset < _CENTRAL_HEAD.size or raw[offset : offset + 4] != _CENTRAL:
@@ -116,7 +120,7 @@ def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
         offset += name_size + head[11] + head[12]
     if offset != at or len(members) != count:
         raise ArchiveRefusedError("the archive is damaged: the size of its directory is wrong")
-    return start, members
+    return directory_at, members
 
 
 def _end_record(raw: bytes) -> int:
@@ -146,7 +150,7 @@ def _check_member(member: _Member) -> None:
         raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
 
 
-def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int, int]]:
+def _contents(raw: bytes, directory_at: int, members: list[_Member]) -> list[tuple[int, int]]:
     """Return (begin, end) of each member's content, after checking for gaps and overlaps."""
     out: dict[int, tuple[int, int]] = {}
     reached = 0
@@ -155,23 +159,25 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
             raise ArchiveRefusedError(f"{member.shown} overlaps another member")
         if member.offset > reached:
             raise ArchiveRefusedError(f"bytes that belong to no member precede {member.shown}")
-        begin = _content_begin(raw, start, member)
+        begin = _content_begin(raw, directory_at, member)
         out[position] = begin, begin + member.packed
         reached = (
-            begin + member.packed + _descriptor_size(raw, start, member, begin + member.packed)
+            begin
+            + member.packed
+            + _descriptor_size(raw, directory_at, member, begin + member.packed)
         )
-        if reached > start:
+        if reached > directory_at:
             raise ArchiveRefusedError(
                 f"the archive is damaged: {member.shown} reaches into its directory"
             )
-    if reached != start:
+    if reached != directory_at:
         raise ArchiveRefusedError("bytes that belong to no member follow the last one")
     return [out[position] for position in range(len(members))]
 
 
-def _content_begin(raw: bytes, start: int, member: _Member) -> int:
+def _content_begin(raw: bytes, directory_at: int, member: _Member) -> int:
     """Return the offset of a member's content after comparing its local header to the directory."""
-    if member.offset + _LOCAL_HEAD.size > start:
+    if member.offset + _LOCAL_HEAD.size > directory_at:
         raise ArchiveRefusedError(
             f"the archive is damaged: {member.shown} has no header of its own"
         )
@@ -190,13 +196,13 @@ def _content_begin(raw: bytes, start: int, member: _Member) -> int:
     return name_at + head[9] + head[10]
 
 
-def _descriptor_size(raw: bytes, start: int, member: _Member, at: int) -> int:
+def _descriptor_size(raw: bytes, directory_at: int, member: _Member, at: int) -> int:
     """Return the size of the data descriptor, which a streaming writer puts behind the content."""
     if not member.flags & _STREAMED:
         return 0
     fields = struct.pack("<3L", member.crc, member.packed, member.size)
     for form in (_DESCRIPTOR + fields, fields):
-        if raw[at : min(at + len(form), start)] == form:
+        if raw[at : min(at + len(form), directory_at)] == form:
             return len(form)
     raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is described in two ways")
 

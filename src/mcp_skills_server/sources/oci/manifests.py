@@ -64,10 +64,10 @@ class ImageManifest:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """An index; with `platforms` one multi-platform artifact, of which any entry has all skills."""
+    """An index of skills, or of one artifact for several platforms, each with all skills."""
 
     entries: tuple[Descriptor, ...]
-    platforms: bool
+    is_one_artifact: bool  # then there are entries
 
     @property
     def chosen(self) -> Descriptor:
@@ -106,7 +106,7 @@ def decode_manifest(raw: bytes, most: int) -> ImageManifest | Collection:
 def bundles_among(referrers: Iterable[Json], predicates: Container[str]) -> list[str]:
     """Return the digests of the referrers that may be sigstore bundles.
 
-    Leave out an entry of another type, or with a predicate of a type not among `predicates`.
+    Skip an entry of another type, or with a predicate of a type not among `predicates`.
     """
     digests: dict[str, None] = {}
     for entry in map(mapping, referrers):
@@ -119,12 +119,16 @@ def bundles_among(referrers: Iterable[Json], predicates: Container[str]) -> list
 
 
 def _collection(manifest: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
+    """Decide whether an index lists skills or, as image builders write it, platforms.
+
+    BuildKit adds attestations, which it marks by the platform unknown/unknown or an annotation.
+    """
     known = [entry for entry in entries if not entry.platform.startswith("unknown")]
     kept = [entry for entry in known if _ATTESTATION not in entry.annotations]
     is_named = any(SKILL_NAME in entry.annotations for entry in kept)
-    is_listed = is_named or manifest.get("artifactType") == COLLECTION
-    is_one = bool(kept) and not is_listed and all(entry.platform for entry in kept)
-    return Collection(tuple(kept), is_one)
+    is_collection = is_named or manifest.get("artifactType") == COLLECTION
+    has_platforms = bool(kept) and all(entry.platform for entry in kept)
+    return Collection(tuple(kept), has_platforms and not is_collection)
 
 
 def _descriptor(given: Json) -> Descriptor:

@@ -181,7 +181,7 @@ class Oci(Source):
         manifest = await self._manifest(client, digest)
         if isinstance(manifest, ImageManifest):
             return [_Artifact(digest, manifest.annotations, manifest)]
-        if manifest.platforms:
+        if manifest.is_one_artifact:
             return [_Artifact(digest, manifest=manifest)]
         entries = {entry.digest: entry for entry in manifest.entries}
         if not entries:
@@ -222,7 +222,7 @@ class Oci(Source):
     ) -> Callable[[], UnitContents]:
         """Download and verify an artifact's layers; return a blocking function that reads them."""
         manifest = artifact.manifest or await self._manifest(client, artifact.digest)
-        if isinstance(manifest, Collection) and manifest.platforms:
+        if isinstance(manifest, Collection) and manifest.is_one_artifact:
             manifest = await self._manifest(client, manifest.chosen.digest)
         if isinstance(manifest, Collection):
             raise ContentRefusedError("it is a collection in a collection, which is not read")

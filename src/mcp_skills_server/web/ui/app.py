@@ -48,7 +48,6 @@ from mcp_skills_server.web.ui.colours import changed_words, diff_lines
 from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
     catalogue,
-    files,
     history,
     live,
     model,
@@ -119,8 +118,8 @@ class _PageView(NamedTuple):
 VIEWS: Final = (
     _PageView("/", _in_thread(catalogue.page), "Skills", "Skills"),
     _PageView("/skills/{path:path}", skill.page, "Skills"),
-    _PageView("/files/{path:path}", files.file, "Skills"),
-    _PageView("/raw/{path:path}", files.raw_file),
+    _PageView("/files/{path:path}", skill.file, "Skills"),
+    _PageView("/raw/{path:path}", skill.raw_file),
     _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),
     _PageView("/problems", problems.page, "Problems", "Problems"),
     _PageView("/proposals", _in_thread(proposals.page), "Proposals", "Proposals", review=True),

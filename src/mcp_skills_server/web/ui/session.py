@@ -150,6 +150,12 @@ class PageSessions:
             return None
         return Viewer(token.admission, True, secret)
 
+    def new_one_time_secret(self) -> str:
+        """Return a secret that lets one more browser in; the one before is no longer valid."""
+        secret = secrets.token_urlsafe(32)
+        self._secret_hash = hash_of(secret)
+        return secret
+
     def redeem_one_time_secret(self, secret: str) -> Viewer | None:
         """Return the viewer for the one-time secret, and invalidate it; None for a wrong one."""
         if self._secret_hash is None or not hmac.compare_digest(self._secret_hash, hash_of(secret)):

@@ -57,6 +57,7 @@ class SignInEndpoints:
             Route("/oauth/begin", self._redirect_to_issuer, methods=["GET"]),
             Route(CALLBACK, self._callback, methods=["GET"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
+            Route("/another", self._another, methods=["POST"]),
         ]
 
     async def _one_time(self, request: Request) -> Response:
@@ -93,6 +94,15 @@ class SignInEndpoints:
         response = RedirectResponse(f"{base()}/", 303)
         await self._sessions.end(request, response)
         return response
+
+    async def _another(self, request: Request) -> Response:
+        """Return an address that lets another browser of this machine in, to the local page."""
+        is_private, viewer = self._sessions.is_private, await self._sessions.viewer(request)
+        if not is_private or viewer is None or not is_of_own_page(request):
+            return self._form(_FOREIGN_FORM, 403)
+        secret, page = self._sessions.new_one_time_secret(), f"http://{request.url.netloc}{base()}"
+        words = f"Open this address in it. It lets in once: {page}/enter?once={secret}"
+        return self.page("message.html", 200, title="Another browser", words=words)
 
     async def _redirect_to_issuer(self, request: Request) -> Response:
         if self._flow is None:
@@ -156,7 +166,7 @@ class SignInEndpoints:
             response = self._form(error.detail, error.status_code)
             response.headers.update(error.headers or {})
             return response
-        return self._form(trouble, 403)
+        return self._form(trouble, 200 if self._sessions.is_private else 403)
 
 
 async def form_of(request: Request) -> dict[str, str] | None:

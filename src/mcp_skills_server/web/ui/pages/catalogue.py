@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from mcp_skills_server.catalog.switches import switch
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.fields import tags_of
-from mcp_skills_server.installation import start_command
+from mcp_skills_server.installation import shell_command, start_command
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.runtime.search_text import matched_fields
@@ -123,7 +122,7 @@ def page(request: Request, ctx: Context) -> Response:
         query=query,
         last_visit=last,
         page_size=PAGE_SIZE,
-        new=shlex.join(new) if own else "",
+        new=shell_command(new) if own else "",
         off=off,
         facets=_facets_of(ctx, survey),
         **listing,

@@ -56,17 +56,17 @@ async def page(request: Request, ctx: Context) -> Response:
     era = choice_of(request.query_params, "era", ERAS, "modern")
     dialects = [AUTO, *(dialect.name for dialect in ctx.site.settings.spoken.dialects)]
     dialect = choice_of(request.query_params, "dialect", dialects, AUTO)
-    host = choice_of(request.query_params, "host", context.HOSTS, "generic")
+    host = choice_of(request.query_params, "host", context.CONTEXTS, "generic")
     answers = [method_answer async for method_answer in method_answers(ctx, ERAS[era], dialects)]
 
     def written() -> Response:
-        texts, parts = unasked(ctx, context.HOSTS[host])
+        texts, parts = unasked(ctx, context.CONTEXTS[host])
         return ctx.page(
             "model.html",
             texts=texts,
             parts=parts,
             host=host,
-            hosts=[*context.HOSTS],
+            hosts=[*context.CONTEXTS],
             answers=answers,
             chosen=[answer for answer in answers if answer.dialect in ("", dialect)],
             era=era,

@@ -10,13 +10,15 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.authoring.notes import overlap_notes
 from mcp_skills_server.catalog.checks import Survey
-from mcp_skills_server.model import Problem, Skill
+from mcp_skills_server.model import SKILL_MD, Problem, Skill, Snapshot, Standing
 from mcp_skills_server.web.ui.addresses import choice_of, list_address, start_of
 from mcp_skills_server.web.ui.context import Context, shown_problem
 
@@ -26,6 +28,8 @@ _AROUND: Final = 2
 """Context lines before and after."""
 _MAX_BYTES: Final = 4 << 20
 """Bytes of the largest file that is read for its lines."""
+SEVERITIES: Final = ("error", "warning", "note")
+_known_notes: WeakKeyDictionary[Snapshot, list[Problem]] = WeakKeyDictionary()
 REFRESH_S: Final = "1"
 """Seconds until a browser reloads a page that waits for checks."""
 
@@ -42,10 +46,12 @@ class ShownProblem(NamedTuple):
 async def page(request: Request, ctx: Context) -> Response:
     """Return the view, filtered by severity and code."""
     given = request.query_params
-    severity, code = choice_of(given, "severity", ("error", "warning")), given.get("code", "")
+    severity, code = choice_of(given, "severity", SEVERITIES), given.get("code", "")
     start = start_of(given)
     survey = await to_thread.run_sync(survey_of, ctx)
-    severe = (problem for problem in survey.problems if severity in ("", problem.severity))
+    severe = [problem for problem in survey.problems if severity in ("", problem.severity)]
+    if severity == "note":
+        severe = await to_thread.run_sync(_notes, ctx)
     fitting = [problem for problem in severe if code in ("", problem.code)]
     response = ctx.page(
         "problems.html",
@@ -53,8 +59,9 @@ async def page(request: Request, ctx: Context) -> Response:
         total=len(fitting),
         progress=survey.progress,
         severity=severity,
+        severities=SEVERITIES,
         code=code,
-        codes=sorted(Counter(problem.code for problem in survey.problems).items()),
+        codes=sorted(Counter(problem.code for problem in severe).items()),
         start=start,
         page_size=PAGE_SIZE,
         more=len(fitting) > start + PAGE_SIZE,
@@ -63,6 +70,17 @@ async def page(request: Request, ctx: Context) -> Response:
     if survey.progress:
         response.headers["refresh"] = REFRESH_S
     return response
+
+
+def _notes(ctx: Context) -> list[Problem]:
+    """Return the notes on skills that are alike, cached per snapshot. Blocks."""
+    notes = _known_notes.get(ctx.snapshot)
+    if notes is None:
+        skills = map(ctx.snapshot.skills.__getitem__, ctx.snapshot.paths(Standing.LENIENT))
+        usable = [skill for skill in skills if SKILL_MD in skill.files]
+        notes = overlap_notes(ctx.runtime.registry, usable)
+        _known_notes[ctx.snapshot] = notes
+    return notes
 
 
 def survey_of(ctx: Context) -> Survey:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.authoring.context import HOSTS, HostContext, ShownText, shown_result
+from mcp_skills_server.authoring.context import CONTEXTS, HostContext, ShownText, shown_result
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.web.ui.addresses import choice_of
@@ -35,7 +35,7 @@ async def page(request: Request, ctx: Context) -> Response:
     """Return the view, with the result if a tool is called."""
     query, answer = request.query_params, None
     tool = choice_of(query, "tool", TOOLS, TOOLS[0])
-    host = choice_of(query, "host", HOSTS, next(iter(HOSTS)))
+    host = choice_of(query, "host", CONTEXTS, next(iter(CONTEXTS)))
     schema: Any = runtime.argument_schemas()[tool]
     arguments = [
         Argument(
@@ -54,12 +54,12 @@ async def page(request: Request, ctx: Context) -> Response:
             for argument in arguments
             if argument.value
         }
-        answer = await _call(ctx, tool, given, HOSTS[host])
+        answer = await _call(ctx, tool, given, CONTEXTS[host])
     return ctx.page(
         "tools.html",
         tools=TOOLS,
         tool=tool,
-        hosts=[*HOSTS],
+        hosts=[*CONTEXTS],
         host=host,
         arguments=arguments,
         answer=answer,

@@ -24,7 +24,7 @@ class EntryRefusedError(SkillsServerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A remote skill's file; digest ("sha256:...") and size are optional."""
+    """A remote skill's file. One that only `resources/list` names has no digest and no size."""
 
     uri: str
     digest: str = ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.dialects.listed import EntryRefusedError, parse_entry
+from mcp_skills_server.dialects.remote_entries import EntryRefusedError, parse_entry
 from tables import each_row
 
 from .build import digest

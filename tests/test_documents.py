@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from commands.calls import run
 from mcp_skills_server.cli import COMMANDS, cli
 from mcp_skills_server.codes import CODES
 from tables import each_row
-from wire import FIXTURES, ROOT
+from wire import DEADLINE, FIXTURES, ROOT
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("deploy/**/*.md")]
 PROGRAMS = ("mcp-skills-server ", "make ", "npx ", "curl ", "git ", "pip ", "python ", "docker ", "oras ")
@@ -177,6 +180,19 @@ def test_imports_of_documented_programs_exist(page: Path) -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(mcp_skills_server.__name__):
                 module = importlib.import_module(node.module or "")
                 assert [each.name for each in node.names if not hasattr(module, each.name)] == [], page.name
+
+
+def test_demo_shows_a_question_its_skill_an_edit_and_the_command_for_ones_own_folder() -> None:
+    words = [sys.executable, str(ROOT / "tools" / "demo.py")]
+    environment = {**os.environ, "DEMO_STAY": "0"}
+    pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = subprocess.run(words, env=environment, timeout=DEADLINE, text=True, cwd=ROOT, check=False, **pipe)
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "reads unasked", "- csv-profiling: ", "Which columns of sales.csv", "| # CSV profiling",
+        "instructions end now with: 'Name the column with most gaps first.'", "install claude-desktop ~/skills\n",
+    ):  # fmt: skip
+        assert part in done.stdout, part
 
 
 OLD_TERM = re.compile(r".*\b(?:left out|leaves? [\w ,]*out|in no listing)\b(?! of skills).*", re.IGNORECASE)

@@ -1,5 +1,7 @@
 """`make demo`: start the server on fixtures/skills, send the requests of a host, print the responses, then show a page.
 
+The first steps are facts of the protocol, the rest is what somebody sees who uses skills.
+
 In a terminal the page stays until Enter, at most `STAYS_S`. Without a terminal the demo reads the
 page itself and exits. `DEMO_STAY=1` makes it stay there too, `DEMO_STAY=0` exit in a terminal too.
 """
@@ -78,6 +80,11 @@ def cut(text: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
+def show(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(f"   | {cut(line, 100)}".rstrip())
+
+
 async def listing(client: Client) -> list[dict[str, Any]]:
     skills: list[dict[str, Any]] = []
     page = await request(client, "skills/list")
@@ -121,8 +128,7 @@ async def demo(folder: Path) -> None:
 
         title("3. skills/get with arguments: meeting-notes, for the topic 'the summer party'")
         got = await request(client, "skills/get", name="meeting-notes", arguments={"topic": "the summer party"})
-        for line in got["instructions"].splitlines()[:6]:
-            print(f"   | {cut(line, 100)}")
+        show(got["instructions"].splitlines()[:6])
 
         title("4. resources/read: one file, proved against the digest of the listing")
         entry = next(skill for skill in skills if skill["name"] == "colour-palettes")
@@ -136,38 +142,46 @@ async def demo(folder: Path) -> None:
         print("   the same" if digest == file["digest"] else "   DIFFERENT")
         assert digest == file["digest"]
 
-        title("5. A host that knows tools only: its model searches, loads a skill and reads a file of it")
-        found = await client.call_tool("skills_search", {"query": "profile the columns of a table"})
-        print(f"   skills_search  {', '.join(each['name'] for each in found.structured_content['skills'][:3])}")
-        used = await client.call_tool("skills_load", {"names": ["csv-profiling"]})
-        (receipt,) = used.structured_content["active_skills"]
-        print(f"   skills_load    {receipt['name']}, {len(receipt['instructions'])} characters of instructions")
-        print(f"                  with {', '.join(receipt['files'])}")
-        path = receipt["files"][0]
-        part = await client.call_tool("skills_read", {"path": path, "max_lines": 3})
-        print(f"   skills_read    {path}: {cut(part.content[0].text, 60)}")
-
-        title("6. A host that knows prompts only: /meeting-notes")
+        title("5. A host that knows prompts only: /meeting-notes")
         prompts = (await client.list_prompts()).prompts
         filled = await client.get_prompt("meeting-notes", {"topic": "the summer party"})
         print(f"   prompts/list   {len(prompts)} prompts")
         print(f"   prompts/get    {cut(filled.messages[0].content.text, 90)}")
 
-        title("7. An author edits commit-messages/SKILL.md while the host looks on")
-        path = folder / "commit-messages" / "SKILL.md"
-        path.write_text(path.read_text(encoding="utf-8") + "\nOne more rule.\n", encoding="utf-8")
+        title("6. A host that knows tools only: what its model reads unasked")
+        unasked = client.instructions or ""
+        lines = unasked.splitlines()
+        show([line for line in lines if line][:4])
+        show(["...", *(line for line in lines if line.startswith("- csv-profiling:")), "..."])
+        print(f"   {len(lines)} lines, {len(unasked):,} characters in all: names and descriptions, and no skill's text")
+
+        title("7. Somebody asks:  Which columns of sales.csv have gaps?")
+        print("   The model finds the description that fits, and calls skills_load with csv-profiling. It gets:")
+        used = await client.call_tool("skills_load", {"names": ["csv-profiling"]})
+        (receipt,) = used.structured_content["active_skills"]
+        show([line for line in receipt["instructions"].splitlines() if line][:6])
+        print(f"   {len(receipt['instructions']):,} characters, and the names of {', '.join(receipt['files'])}")
+        path = receipt["files"][0]
+        part = await client.call_tool("skills_read", {"path": path, "max_lines": 3})
+        print(f"   skills_read    {path}: {cut(part.content[0].text, 60)}")
+
+        title("8. You edit csv-profiling/SKILL.md while the host runs")
+        path = folder / "csv-profiling" / "SKILL.md"
+        path.write_text(
+            path.read_text(encoding="utf-8") + "\nName the column with most gaps first.\n", encoding="utf-8"
+        )
         saved = time.perf_counter()
         with anyio.fail_after(10):
             await changed.wait()
-        print(f"   heard {1000 * (arrived - saved):.0f} ms after the save")
-        got = await request(client, "skills/get", name="commit-messages")
-        print(f"   skills/get now ends with: {got['instructions'].splitlines()[-1]!r}")
+        print(f"   heard {1000 * (arrived - saved):.0f} ms after the save; nothing needs a restart")
+        got = await request(client, "skills/get", name="csv-profiling")
+        print(f"   the instructions end now with: {got['instructions'].splitlines()[-1]!r}")
     print("   the server has ended with its client")
 
 
 def page(folder: Path, *, stays: bool) -> None:
     """Show the page of the same skills: its address, or without a terminal a summary."""
-    title("8. A person looks:  mcp-skills-server ui fixtures/skills")
+    title("9. You look at the skills:  mcp-skills-server ui fixtures/skills")
     words = [sys.executable, "-m", "mcp_skills_server", "ui", str(folder), "--no-open", "--log-level", "error"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -218,6 +232,9 @@ def main() -> None:
         shutil.copytree(SKILLS, folder)
         anyio.run(demo, folder)
         page(folder, stays=stays)
+    title("Now with your own folder, such as ~/skills, in Claude Desktop:")
+    program = Path(sys.executable).with_name("mcp-skills-server")
+    print(f"   {os.path.relpath(program)} install claude-desktop ~/skills")
 
 
 if __name__ == "__main__":

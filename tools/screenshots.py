@@ -1,5 +1,6 @@
 """`python -m tools.screenshots [FOLDER]...`: take the screenshots of docs/images in Chromium at 1440x900.
 
+Without fonts for all scripts and emoji (of Debian: fonts-dejavu-core, fonts-noto-color-emoji) they have empty boxes.
 With `--all DIR` it saves every view at three widths, light and dark, in DIR instead, for a review.
 """
 
@@ -20,6 +21,10 @@ VIEWS = (
     "try?skill=acme/billing/refunds&prompts=refund%0A-+read+a+csv", "tools?tool=skills_search&arg.query=refund&call=1",
     "problems", "usage", "live", "sources",
 )  # fmt: skip
+RENAME = """([before, after]) => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(before, after);
+}"""
 WIDTHS = (1440, 768, 390)
 
 
@@ -42,6 +47,7 @@ def main() -> None:
         if everything is None:
             for name, view in PICTURES.items():
                 page.goto(f"{origin}/ui/{view}")
+                page.evaluate(RENAME, [str(ROOT), "/home/me"])  # a picture has no path of this machine
                 page.screenshot(path=ROOT / "docs" / "images" / f"{name}.png")
         else:
             everything.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,7 @@ HEADINGS: Final = {
         "validate": "validate.validate",
         "evaluate": "evaluate.evaluate",
         "context": "evaluate.context",
+        "probe": "probe.probe",
         "scripts": "scripts.scripts",
         "ui": "ui.ui",
     },
@@ -58,10 +59,7 @@ HEADINGS: Final = {
         "package": "publish.package",
         "sign": "sign.sign",
     },
-    "Other protocols": {
-        "rpc": "rpc.rpc",
-        "acp": "acp.acp",
-    },
+    "Other protocols": {"rpc": "rpc.rpc", "acp": "acp.acp"},
 }
 """The commands below each heading of the help, as `module.function` in `commands`."""
 COMMANDS: Final = {name: module for below in HEADINGS.values() for name, module in below.items()}

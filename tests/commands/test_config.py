@@ -291,7 +291,7 @@ def test_show_prints_values_and_origins_without_secrets(tmp_path: Path, monkeypa
         "quota.streams": [f"{file}:10", "8"],
         "quota.runs": [f"{file}:11", "2"],
         "grant": [f"{file}:12", "who=*,user:x", "skills=a,b", "may=read,scripts"],
-        "reconcile": ["default", "300.0"],
+        "reconcile": ["default", "300"],
         "watch": ["default", "true"],
         "lock": ["default", "-"],
         "include": ["default", "-"],

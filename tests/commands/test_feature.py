@@ -120,7 +120,7 @@ print(sorted(name for name in sys.modules if name.startswith(("redis", "jinja2",
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_skills_server.commands.features.replicas.find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install '\.\[redis\]'"):
+    with pytest.raises(UsageError, match=r'pip install "\.\[redis\]"'):
         start_replica(Replicas(redis="redis://cache"), Registry([]))
 
 

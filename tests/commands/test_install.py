@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import mcp.client.stdio  # noqa: F401, first: a default argument keeps the sys.stderr of its import
 import pytest
 from click.testing import CliRunner, Result
 
@@ -140,7 +141,7 @@ def stderr_of(platform: Platform, *words: str | Path) -> str:
     """Return the stderr of an install that succeeds and prints nothing on stdout."""
     done = run(platform, *words)
     assert done.stdout == ""
-    assert all(line.startswith("mcp-skills-server: ") for line in done.stderr.splitlines())
+    assert all(line.startswith(("mcp-skills-server: ", "  ")) for line in done.stderr.splitlines())
     return done.stderr
 
 
@@ -625,6 +626,65 @@ def test_doctor_starts_entries_and_counts_skills(platform: Platform, two_skills:
     assert done.return_value == 0, done.stdout
     assert done.stdout.count("works: 2 skills, ") == 3 and done.stdout.count("works: 1 skill, ") == 1
     assert len(re.findall(r", \d\d?\.\d s from start to list\n", done.stdout)) == done.stdout.count("\n") == 4
+
+
+def test_install_all_writes_each_installed_host_and_goes_on_after_a_failure(
+    platform: Platform, two_skills: Path
+) -> None:
+    """A host is installed if it has a file or a folder of its own; the home folder is nobody's own."""
+    assert "no host is installed here" in str(invoke(install, platform, "--all", two_skills).exception)
+    (platform.home / ".cursor").mkdir(parents=True)
+    (platform.home / ".gemini").mkdir()
+    (platform.home / ".gemini/settings.json").write_text("{", encoding="utf-8")
+    (platform.home / ".codex").mkdir()
+    for words in (("--all", two_skills), (two_skills, "--all")):
+        done = invoke(install, platform, *words)
+        assert (
+            done.return_value == 1 and "gemini-cli: " in done.stderr and not (platform.home / ".claude.json").exists()
+        )
+    assert {key for key, row in listed_rows(platform).items() if row[1] == "skills"} == {"cursor", "codex"}
+    (platform.home / ".gemini/settings.json").unlink()
+    assert run(platform, "--all", two_skills).return_value == 0
+    assert invoke(doctor, platform).stdout.count("works: 2 skills") == 3
+    assert run(platform, "--all", "--uninstall").return_value == 0
+    assert all(row[1] == "-" for row in listed_rows(platform).values())
+    refused = invoke(install, platform, "--all", two_skills, "--project").exception
+    assert "--all and --project exclude each other" in str(refused)
+    assert "takes the folders to serve" in str(invoke(install, platform, "--all").exception)
+    assert isinstance(invoke(install, platform, "emacs", two_skills).exception, click.BadParameter)
+
+
+@each_row(("host", "place"), [
+    ("claude-desktop", "restart Claude Desktop; Settings, Developer shows 'mine' then"),
+    ("codex", "restart Codex; 'codex mcp list' shows 'mine' then"), ("zed", "restart Zed"),
+])  # fmt: skip
+def test_install_ends_with_what_to_do_next_in_the_host(
+    platform: Platform, two_skills: Path, host: str, place: str
+) -> None:
+    shown = stderr_of(platform, host, two_skills, "--name", "mine").splitlines()
+    assert shown[1:4] == [
+        f"  next:  {place}",
+        f"  check: mcp-skills-server doctor {host}",
+        "  use:   ask for something that a skill describes: the model loads it",
+    ]
+    again = stderr_of(platform, host, two_skills, "--name", "mine") + stderr_of(
+        platform, host, "--name", "mine", "--uninstall"
+    )
+    assert "next:" not in again and again.endswith(f"restart {HOSTS[host].title}\n")
+
+
+def test_doctor_and_list_tell_where_an_entry_by_url_connects(platform: Platform, two_skills: Path) -> None:
+    run(platform, "cursor", "--url", "https://skills.example/mcp")
+    run(platform, "codex", two_skills)
+    done = invoke(doctor, platform)
+    assert done.return_value == 0 and "works: 2 skills" in done.stdout
+    state = "connects to https://skills.example/mcp"
+    hint = "'list mcp+URL' asks it; only entries that start a program are tested"
+    assert f"cursor: 'skills' in {platform.home}/.cursor/mcp.json: {state}; {hint}\n" in done.stdout
+    assert state in listed_rows(platform)["cursor"][2]
+    config = platform.home / ".cursor/mcp.json"
+    config.write_text(config.read_text("utf-8").replace("https://", "https://me:secret@"), encoding="utf-8")
+    assert "secret" not in invoke(doctor, platform).stdout
 
 
 def test_doctor_reports_why_an_entry_fails(platform: Platform, two_skills: Path, tmp_path: Path) -> None:

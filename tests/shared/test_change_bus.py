@@ -80,6 +80,7 @@ def test_scans_are_throttled_and_foreign_messages_ignored(redis: RealRedis, capl
             redis.say("publish", "mcp-skills:changes", message)
         wait_until(lambda: b.folders and b.sources)
         assert b.folders <= 3  # the first immediately, later ones together after a second
+        wait_until(lambda: caplog.text.count("a message that no replica wrote") >= 4 * 2)
     assert caplog.text.count("a message that no replica wrote") == 4 * 2
 
 

@@ -83,7 +83,7 @@ def test_redirect_to_another_origin_gets_no_request(tmp_path: Path) -> None:
     """The SDK follows none either; this holds if another version, or an HTTP client's default, does."""
 
     async def get(url: str) -> None:
-        async with McpServer(f"mcp+{url}", SourceSettings(tmp_path))._http() as client:
+        async with mcp.http_client(url, "", connect_s=DEADLINE, max_bytes=1024) as client:
             assert (await client.post(f"{url}/here", follow_redirects=True)).status_code == 200
             await client.post(url, follow_redirects=True)
 
@@ -158,12 +158,12 @@ def test_missing_program_is_named(tmp_path: Path) -> None:
         anyio.run(McpServer("mcp+stdio:no-such-program", SourceSettings(tmp_path)).resolve)
 
 
-def test_reopening_of_ended_streams_is_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reopening_of_ended_streams_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK reopens an ended stream, at once if the server requests `retry: 0`."""
     monkeypatch.setattr(mcp, "_STREAMS_APART_S", 0.2)
 
     async def reopen(url: str) -> float:
-        async with McpServer(f"mcp+{url}", SourceSettings(tmp_path))._http() as client:
+        async with mcp.http_client(url, "", connect_s=DEADLINE, max_bytes=1024) as client:
             start = monotonic()
             for _ in range(3):
                 await client.post(url)

@@ -35,9 +35,8 @@ def notes(registry: Registry, skills: Sequence[Skill]) -> list[Problem]:
     for skill in skills:
         known = (*skill.problems, *registry.checks.problems_of(skill))
         problems += [problem for problem in known if problem.severity == "note"]
-    usable = [
-        skill for skill in skills if skill.standing > Standing.UNUSABLE and SKILL_MD in skill.files
-    ]
+    readable = [skill for skill in skills if skill.standing > Standing.UNUSABLE]
+    usable = [skill for skill in readable if SKILL_MD in skill.files]
     for skill in usable:
         # Most skills name all of their files in SKILL.md, so that no other file has to be read.
         unused = _unnamed_files(_texts(registry, skill, [SKILL_MD]), skill.files)

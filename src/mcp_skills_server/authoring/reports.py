@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from mcp_skills_server.validation import explanations
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT: Final = "%SRCROOT%"
+_ADDRESS: Final = re.compile(r"https?://|mcp\+stdio:")
 _GITHUB: Final = {"error": "error", "warning": "warning", "note": "notice"}
 _GITLAB: Final = {"error": "major", "warning": "minor", "note": "info"}
 
@@ -58,8 +60,11 @@ def gitlab(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     return report
 
 
-def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
-    """Return JUnit XML: a case for each skill, which fails on an error or a warning."""
+def junit(problems: Sequence[Problem], skills: Iterable[str], skipped: Collection[str] = ()) -> str:
+    """Return JUnit XML: a case for each skill, which fails on an error or a warning.
+
+    Those in `skipped` were not judged.
+    """
     by_skill: dict[str, list[Problem]] = {path: [] for path in skills}
     for problem in problems:
         by_skill.setdefault(problem.skill, []).append(problem)
@@ -75,6 +80,8 @@ def junit(problems: Sequence[Problem], skills: Iterable[str]) -> str:
             failure.text = "\n".join(map(str, faults))
         if notes := [str(problem) for problem in own if problem.severity == "note"]:
             ElementTree.SubElement(case, "system-out").text = "\n".join(notes)
+        if path in skipped:
+            ElementTree.SubElement(case, "skipped")
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)
@@ -94,9 +101,8 @@ def sarif(problems: Iterable[Problem], fixed: Mapping[Problem, tuple[str, str]])
         "version": mcp_skills_server.__version__,
         "rules": rules,
     }
-    results = [
-        _result(problem, codes.index(problem.code), fixed.get(problem)) for problem in reported
-    ]
+    ordered = [(problem, codes.index(problem.code)) for problem in reported]
+    results = [_result(problem, rule, fixed.get(problem)) for problem, rule in ordered]
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -117,7 +123,7 @@ def _fingerprint(problem: Problem) -> str:
 
 def _rule(code: str) -> dict[str, Any]:
     row = CODES.get(code)
-    if row is None:  # a rule of an external scanner
+    if row is None:  # a rule of an external scanner, or of `probe`
         return {"id": code}
     explained = explanations.markdown(code)
     rule: dict[str, Any] = {
@@ -133,12 +139,12 @@ def _rule(code: str) -> dict[str, Any]:
 
 def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[str, Any]:
     artifact = {"uri": quote(_path(problem).replace("\\", "/")), "uriBaseId": _ROOT}
-    location: dict[str, Any] = {
-        "artifactLocation": artifact,
-        "region": {"startLine": problem.line or 1},
-    }
+    if _ADDRESS.match(problem.path):
+        artifact = {"uri": problem.path}
+    region = {"startLine": problem.line or 1}
     if problem.column is not None:
-        location["region"]["startColumn"] = problem.column
+        region["startColumn"] = problem.column
+    location = {"artifactLocation": artifact, "region": region}
     result: dict[str, Any] = {
         "ruleId": problem.code,
         "ruleIndex": rule,
@@ -149,9 +155,9 @@ def _result(problem: Problem, rule: int, fixed: tuple[str, str] | None) -> dict[
     }
     if fixed is not None:
         before, after = fixed
-        region = {"startLine": 1, "startColumn": 1, "endLine": before.count("\n") + 1}
-        region["endColumn"] = len(before) - before.rfind("\n")
-        replacement = {"deletedRegion": region, "insertedContent": {"text": after}}
+        whole = {"startLine": 1, "startColumn": 1, "endLine": before.count("\n") + 1}
+        whole["endColumn"] = len(before) - before.rfind("\n")
+        replacement = {"deletedRegion": whole, "insertedContent": {"text": after}}
         changes = [{"artifactLocation": artifact, "replacements": [replacement]}]
         result["fixes"] = [{"description": {"text": problem.hint}, "artifactChanges": changes}]
     return result

@@ -226,17 +226,16 @@ class Index:
 
     def _discard(self, reason: str) -> None:
         """Delete the file, to be rebuilt; stop using the index if deletion fails."""
-        then = "it is rebuilt"
+        remedy = "it is rebuilt"
         for suffix in ("", "-wal", "-shm"):
             try:
                 os.unlink(f"{self.path}{suffix}")
             except FileNotFoundError:
                 continue
             except OSError:
-                then, self._is_given_up = "remove it", True
-        logger.info(
-            "the index of an earlier start, %s, is not used: %s; %s", self.path, reason, then
-        )
+                remedy, self._is_given_up = "remove it", True
+        line = "the index of an earlier start, %s, is not used: %s; %s"
+        logger.info(line, self.path, reason, remedy)
 
 
 def _check_owner(status: os.stat_result, what: str, is_kind: Callable[[int], bool]) -> None:
@@ -302,9 +301,8 @@ def encode(skill: Skill, signatures: Mapping[str, str]) -> str | None:
         if file.location in signatures
     ]
     reading = skill.reading
-    if not any(path == SKILL_MD for path, *_ in files) or any(
-        problem.code in _TRANSIENT_CODES for problem in reading.problems
-    ):
+    is_transient = any(problem.code in _TRANSIENT_CODES for problem in reading.problems)
+    if is_transient or not any(path == SKILL_MD for path, *_ in files):
         return None
     try:
         return json.dumps([skill.path, skill.standing, files, reading], separators=(",", ":"))

@@ -92,9 +92,8 @@ class Scan:
         self._links: list[str] = []
         """Root-relative paths of links outside of every skill."""
         self._origins = Origins(self.root.path, self.root.origin)
-        self._files = ScannedFiles(
-            self.root, self.known.values(), self.proofs, self.limits.bytes, self.nested
-        )
+        known, most = self.known.values(), self.limits.bytes
+        self._files = ScannedFiles(self.root, known, self.proofs, most, self.nested)
         self.signatures = self._files.signatures
 
     def run(self, subtree: str) -> None:
@@ -171,7 +170,7 @@ class Scan:
             if outer is None and not here.is_skill:
                 self._report_near_misses(here, beside_skills or not here.path)
             elif outer is not None and not here.holds_manifest:
-                self._withhold(here)
+                self._orphan(here)
         elif kept is None:  # a kept skill keeps its files, too
             bundle = Bundle(skill, self.root, self._files)
             bundle.add(here)
@@ -208,14 +207,14 @@ class Scan:
                 self.nested.add(inner.path)
             self._note_nested(inner)
 
-    def _withhold(self, here: Directory) -> None:
+    def _orphan(self, here: Directory) -> None:
         """Keep the files of a nested skill without a SKILL.md out of the outer skill.
 
         The outer skill may have other readers, and an editor or a checkout may take its time.
         """
         if here.path not in self.nested:
             return
-        here.is_withheld = True
+        here.is_orphaned = True
         message = "SKILL.md is gone, and the other files are not served with the skill around them"
         hint = "put it back, move the files to a folder of another name, or restart the server"
         self._report("skill-md-irregular", message, here.path, hint)
@@ -338,10 +337,8 @@ class Scan:
         """Serve each linked skill folder once, and report other links to directories."""
         self.root.forget_links(subtree)
         # deterministic: outer folders first, and always the same one of two links to a folder
-        targets = sorted(
-            (os.path.realpath(self._at(location)), location) for location in self._links
-        )
-        for target, location in targets:
+        links = [(os.path.realpath(self._at(location)), location) for location in self._links]
+        for target, location in sorted(links):
             state = link_state(self._at(location))
             if os.path.lexists(target) and not os.path.isdir(target):
                 continue
@@ -368,11 +365,10 @@ class Scan:
         holds_skill = os.path.lexists(os.path.join(target, SKILL_MD))
         if not self.limits.links or self._origins.origin_of(location) is not None:
             return "leads to a directory, and links are not followed"
+        hidden = self.limits.hidden
         for root in self.roots:
             rest = _below(target, root.path)
-            if rest is not None and all(
-                is_entered(name, hidden=self.limits.hidden) for name in rest
-            ):
+            if rest is not None and all(is_entered(name, hidden=hidden) for name in rest):
                 layout = root.layout  # of a plugin, whose skills folder may be a link
                 is_served = layout is not None and "/".join(rest) in layout.folders
                 return "" if holds_skill or is_served else _NO_SKILL

@@ -297,9 +297,8 @@ class FilteredSkills:
             made[path] = kept
         # Problems of roots are for the operator only.
         can_read = self.permissions.can_read
-        problems = tuple(
-            problem for problem in whole.problems if problem.skill and can_read(problem.skill)
-        )
+        of_skills = (problem for problem in whole.problems if problem.skill)
+        problems = tuple(problem for problem in of_skills if can_read(problem.skill))
         if made != {**own} or problems != self._own.problems:
             self._own = Snapshot(made, problems)
         self._of = ref(whole)

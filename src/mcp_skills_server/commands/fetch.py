@@ -20,6 +20,7 @@ from mcp_skills_server.commands.options import (
     GitOptions,
     SignatureOptions,
     TrustOptions,
+    bearer_token,
     path_or_none,
 )
 from mcp_skills_server.commands.printing import remark, say_table
@@ -163,12 +164,7 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
             raise UsageError(f"--header cannot set {name}; leave it out")
         yield name, value
     if token_env is not None:
-        token = os.environ.get(token_env, "").strip()
-        if not token:
-            raise UsageError(f"--token-env {token_env}: no such variable, or it is empty; set it")
-        if not token.isascii() or not token.isprintable() or " " in token:
-            raise UsageError(f"--token-env {token_env}: no token has such characters; set another")
-        yield "Authorization", f"Bearer {token}"
+        yield "Authorization", f"Bearer {bearer_token(token_env)}"
 
 
 def _recorded_sources(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:

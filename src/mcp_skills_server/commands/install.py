@@ -40,6 +40,7 @@ from mcp_skills_server.model import printable
 from mcp_skills_server.provenance.difference import unified
 from mcp_skills_server.sources.kinds import kind_of
 
+_DEFAULT_NAME: Final = "skills"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENDPOINT: Final = re.compile(r"https?://[^?#]*/mcp/?", re.IGNORECASE)
 """A URL whose last segment is `mcp`, the MCP endpoint of this server and most others."""
@@ -49,13 +50,21 @@ _BARE_PATH: Final = os.pathsep.join(("/usr/local/bin", "/usr/bin", "/bin", "/usr
 _SHOWN_LINES: Final = 3
 _STATES: Final = {"works": "green", "stale": "red", "fails": "red", "not started": "yellow"}
 """Colours of the states that `doctor` prints."""
+_SHOWN: Final = {
+    "claude-desktop": "Settings, Developer",
+    **dict.fromkeys(("claude-code", "gemini-cli", "qwen-code", "copilot-cli"), "/mcp"),
+    **{host: f"'{host} mcp list'" for host in ("codex", "opencode", "cline")},
+    "cursor": "Settings, MCP",
+    "vscode": "the command 'MCP: List Servers'",
+}
+"""Where a host lists its servers."""
 _HARMLESS: Final = re.compile(r"MCP_SKILLS_(?:INCLUDE|EXCLUDE|HIDDEN|WATCH|POLL|RECONCILE)")
 """Variables of a project's entry that only choose and follow skills."""
 _PATH: Final = click.Path()
 
 
 class InstallOptions(Options):
-    name: str = option("skills", "The name of the server in the host.", show_default=True)
+    name: str = option(_DEFAULT_NAME, "The name of the server in the host.", show_default=True)
     project: bool = flag("Write the host's file of this project instead of the user's.")
     install_config: str | None = option(
         None, "Write this file instead of the host's own.", "--config", type=_PATH, metavar="FILE"
@@ -80,6 +89,9 @@ class InstallOptions(Options):
     show: bool = flag("Print the entry and write nothing.", "--print")
     dry_run: bool = flag("Print what would change and write nothing.")
     uninstall: bool = flag("Remove the entry and keep the rest.")
+    every: bool = option(  # eager, since with it the first argument is a ROOT
+        False, "Do so for each host that is installed.", "--all", is_flag=True, is_eager=True
+    )
     listed: bool = flag(
         "List the hosts that are installed, and which start this server; write nothing.", "--list"
     )
@@ -90,18 +102,28 @@ _EXCLUSIVE: Final = (
     ("--print", "--uninstall"),
     ("--project", "--config"),
     ("--trust", "--uninstall"),
+    *(("--all", other) for other in ("--config", "--project", "--trust", "--print")),
     *(("--url", other) for other in ("ROOT", "--include", "--exclude", "--command")),
 )
 
 
+class _HostOrRoot(click.Choice[str]):
+    """A host, or the first ROOT if --all stands for the hosts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if ctx is not None and ctx.params["every"]:
+            return value
+        return super().convert(value, param, ctx)
+
+
 @click.command(epilog=f"Hosts: {', '.join(HOSTS)}.")
-@click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="HOST", required=False)
+@click.argument("host", type=_HostOrRoot(tuple(HOSTS)), metavar="HOST", required=False)
 @click.argument("roots", nargs=-1, metavar="ROOT...", type=click.Path())
 @takes(InstallOptions)
 @click.pass_context
 def install(
     context: click.Context, options: InstallOptions, host: str | None, roots: tuple[str, ...]
-) -> None:
+) -> int:
     """Configure HOST to start this server with the skills below each ROOT, or to use one at a URL.
 
     HOST is one of those named at the end. Its configuration file keeps everything else that it
@@ -111,6 +133,7 @@ def install(
     \b
     Examples:
       mcp-skills-server install claude-desktop ~/skills
+      mcp-skills-server install --all ~/skills
       mcp-skills-server install vscode ./skills --project --dry-run
       mcp-skills-server install codex ~/skills --print
       mcp-skills-server install cursor --uninstall
@@ -119,12 +142,39 @@ def install(
     """
     platform = context.find_object(Platform)
     if options.listed:
-        _list_entries(platform or disk.this_platform())
-        return
-    if host is None:
-        raise click.MissingParameter(ctx=context, param=context.command.params[0])
-    row = HOSTS[host]
-    _check(row, options, roots)
+        header = ("HOST", "HERE", "ENTRY", "STATE", "FILE")
+        say_table(header, _entry_rows(platform or disk.this_platform()))
+        return 0
+    hosts = [host]
+    if options.every:
+        roots = tuple(filter(None, (host, *roots)))
+        platform = platform or disk.this_platform()
+        hosts = [row[0] for row in _entry_rows(platform) if row[1] == "yes"]
+        if not hosts:
+            raise UsageError("no host is installed here; 'install --list' shows where it looks")
+    failed = False
+    for key in dict.fromkeys(hosts):
+        if key is None:
+            raise click.MissingParameter(ctx=context, param=context.command.params[0])
+        _check(HOSTS[key], options, roots)
+        try:
+            _install(key, options, roots, platform)
+        except UsageError as error:
+            if not options.every:
+                raise
+            remark(f"{key}: {error}")
+            failed = True
+    local = [root for root in roots if kind_of(root).is_path]
+    if local and not options.uninstall:  # URLs are not fetched
+        _report_problems(local)
+    return int(failed)
+
+
+def _install(
+    key: str, options: InstallOptions, roots: Sequence[str], platform: Platform | None
+) -> None:
+    """Add the entry to a host's file, remove it, or print it."""
+    row = HOSTS[key]
     command = _command_of(options.command)
     entry = {} if options.uninstall else _entry(row, options, command, roots)
     if options.install_config is not None:
@@ -143,12 +193,9 @@ def install(
         try:
             if options.project:
                 disk.check_links((platform or disk.this_platform()).project, path)
-            _edit(path, row, entry, command, options)
+            _edit(path, key, entry, command, options)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
-    local = [root for root in roots if kind_of(root).is_path]
-    if entry and local:  # URLs are not fetched
-        _report_problems(local)
 
 
 def _report_problems(roots: Sequence[str]) -> None:
@@ -163,7 +210,8 @@ def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
     """Raise UsageError for a name that hosts reject, and for options that exclude each other."""
     if not _NAME.fullmatch(options.name):
         raise UsageError(f"--name {options.name!r}: give 1 to 64 letters, digits, '-' and '_'")
-    values = {**vars(options), "print": options.show, "config": options.install_config}
+    renamed = {"print": options.show, "all": options.every, "config": options.install_config}
+    values = {**vars(options), **renamed}
     given = {f"--{name.replace('_', '-')}" for name, value in values.items() if value}
     if roots:
         given.add("ROOT")
@@ -174,6 +222,8 @@ def _check(host: Host, options: InstallOptions, roots: Sequence[str]) -> None:
         raise UsageError(f"--trust: an entry of {host.title} has no such switch; see docs/hosts.md")
     if options.token_env is not None and options.url is None:
         raise UsageError("--token-env is for a server that is reached by URL; give --url too")
+    if not (roots or options.url or options.uninstall):
+        raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
 
 
 def _entry(
@@ -195,8 +245,6 @@ def _local_entry(
     host: Host, command: list[str], roots: Sequence[str], chosen: Sequence[str]
 ) -> dict[str, Any]:
     """Return the entry for a host that starts this server, with options that choose skills."""
-    if not roots:
-        raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
     absolute: list[str] = []
     for root in roots:
         if redact(root) != root:
@@ -237,10 +285,10 @@ def _remote_entry(host: Host, url: str, variable: str | None) -> dict[str, Any]:
 
 
 def _edit(
-    path: Path, host: Host, entry: dict[str, Any], command: list[str], options: InstallOptions
+    path: Path, key: str, entry: dict[str, Any], command: list[str], options: InstallOptions
 ) -> None:
     """Add the entry to the host's file, or remove it if `entry` is empty."""
-    name, file = options.name, disk.read(path)
+    host, name, file = HOSTS[key], options.name, disk.read(path)
     if entry:
         new = edit.install(file.raw, host, name, entry, command)
     else:
@@ -258,13 +306,16 @@ def _edit(
     backup = disk.replace(file, new)
     done = f"wrote {name!r} to" if entry else f"removed {name!r} from"
     kept = f"; the old file is {backup.name} beside it" if backup else ""
-    remark(f"{done} {path}{kept}; restart {host.title}")
-    if host.expands is None:
-        return
+    remark(f"{done} {path}{kept}{'' if entry else f'; restart {host.title}'}")
     for word in edit.command_line_of(entry):
-        if replaced := host.expands.search(word):
+        if host.expands is not None and (replaced := host.expands.search(word)):
             change = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
             remark(f"{change}; use a path without it if the server is missing")
+    if entry:
+        shown = f"; {_SHOWN[key]} shows {name!r} then" if key in _SHOWN else ""
+        say(f"  next:  restart {host.title}{shown}", err=True)
+        say(f"  check: mcp-skills-server doctor {key}", err=True)
+        say("  use:   ask for something that a skill describes: the model loads it", err=True)
 
 
 def _warn_of_native(host: Host, roots: Sequence[str], platform: Platform | None) -> None:
@@ -291,7 +342,8 @@ def _command_of(given: str | None) -> list[str]:
 class HostEntry(NamedTuple):
     """A host's entry that starts this server: file, name, command line and environment.
 
-    `fault` says why it cannot work, as far as is known without starting it; "" for nothing.
+    `fault` says why it cannot work, as far as is known without starting it; "" for nothing. Without
+    `words`, it says to which URL the entry connects.
     """
 
     path: Path
@@ -334,6 +386,10 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
             continue
         for entry in entries:
             found += 1
+            if not entry.words:
+                hint = "'list mcp+URL' asks it; only entries that start a program are tested"
+                say_folded(f"{key}: {entry.name!r} in {entry.path}: {entry.fault}; {hint}", {})
+                continue
             trouble, count, began = entry.fault, 0, time.monotonic()
             reason = ""
             if not trouble and entry.path != location(row, platform):
@@ -352,8 +408,8 @@ def doctor(context: click.Context, options: DoctorOptions, host: str | None) -> 
     return int(failed > 0)
 
 
-def _list_entries(platform: Platform) -> None:
-    """Print a line for each host: whether it is installed, and its entries for this server."""
+def _entry_rows(platform: Platform) -> list[tuple[str, ...]]:
+    """Return rows for each host: whether it is installed, and its entries for this server."""
     rows: list[tuple[str, ...]] = []
     for key, row in HOSTS.items():
         try:
@@ -362,12 +418,13 @@ def _list_entries(platform: Platform) -> None:
         except UsageError as error:
             rows.append((key, "yes", "-", clipped(str(error)), "-"))
             continue
-        here = "yes" if path.exists() or path.parent.is_dir() else "no"
+        own = path.parent.is_dir() and path.parent != platform.home
+        here = "yes" if own or path.exists() else "no"
         for entry in entries:
             rows.append((key, here, entry.name, entry.fault or "configured", str(entry.path)))
         if not entries:
             rows.append((key, here, "-", "-", str(path)))
-    say_table(("HOST", "HERE", "ENTRY", "STATE", "FILE"), rows)
+    return rows
 
 
 def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
@@ -377,7 +434,7 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
         places.append(location(host, platform, project=True))
     for path in dict.fromkeys(places):
         try:
-            entries = edit.entries_of(disk.read(path).raw, host, _command_of(None))
+            entries = edit.entries_of(disk.read(path).raw, host, _command_of(None), _DEFAULT_NAME)
         except UsageError as error:
             raise UsageError(f"{printable(str(path))}: {error}") from None
         for name, entry in entries.items():
@@ -385,7 +442,10 @@ def _entries(host: Host, platform: Platform) -> Iterator[HostEntry]:
             given = entry.get("env") or entry.get("environment")
             env = cast("dict[str, object]", given if isinstance(given, dict) else {})
             texts = {key: str(value) for key, value in env.items()}
-            yield HostEntry(path, name, words, texts, _staleness(words))
+            fault = f"connects to {printable(redact(str(edit.url_of(entry, host))))}"
+            if words:
+                fault = _staleness(words)
+            yield HostEntry(path, name, words, texts, fault)
 
 
 def _distrust(entry: HostEntry, *, is_asked: bool) -> str:

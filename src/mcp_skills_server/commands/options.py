@@ -70,6 +70,16 @@ def path_or_none(given: str | None) -> Path | None:
     return Path(given) if given else None
 
 
+def bearer_token(variable: str) -> str:
+    """Return the token in the variable of --token-env. No error shows it."""
+    token = os.environ.get(variable, "").strip()
+    if not token:
+        raise UsageError(f"--token-env {variable}: no such variable, or it is empty; set it")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError(f"--token-env {variable}: no token has such characters; set another")
+    return token
+
+
 class LimitOptions(Options, heading="Which skills there are"):
     """The limits of a scan. Commands that do not serve take them from the configuration file."""
 

@@ -91,9 +91,9 @@ def show(options: LookOptions, id_: str) -> None:
     proposal = reviewed.proposal
     texts = {path: raw.decode("utf-8", "replace") for path, raw in store.files(proposal).items()}
     if options.form == "json":
-        found = {key: getattr(reviewed, key) for key in ("problems", "scripts", "alike")}
+        notes = {key: getattr(reviewed, key) for key in ("problems", "scripts", "alike")}
         files = {**texts, **dict.fromkeys(proposal.removed)}  # null for a removed file
-        say_json({**proposal.as_json(), "files": files, **found, "outdated": reviewed.is_outdated})
+        say_json({**proposal.as_json(), "files": files, **notes, "outdated": reviewed.is_outdated})
         return
     kind = "a new skill" if proposal.is_new else "a change"
     say(f"{proposal.id}: {proposal.name}, {kind}, {proposal.state}")
@@ -104,8 +104,8 @@ def show(options: LookOptions, id_: str) -> None:
         say(f"  {proposal.state} by {proposal.reviewer} at {proposal.decided}: {message}")
     if reviewed.is_outdated:
         say("  outdated: the skill has changed since; it cannot be approved")
-    found = {"wrong": reviewed.problems, "script": reviewed.scripts, "alike": reviewed.alike}
-    for name, lines in found.items():
+    notes = {"wrong": reviewed.problems, "script": reviewed.scripts, "alike": reviewed.alike}
+    for name, lines in notes.items():
         for line in lines:
             say(f"  {name}: {line}")
     for path in proposal.removed:

@@ -342,10 +342,7 @@ def _own_program() -> tuple[Files, list[str]]:
     folder = Path(mcp_skills_server.__file__).parent
     paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     files = {path.relative_to(folder).as_posix(): (path.read_bytes(), False) for path in paths}
-    try:
-        needs = metadata.requires("mcp-skills-server") or []
-    except metadata.PackageNotFoundError:
-        raise UsageError("a bundle needs the program installed, as README says") from None
+    needs = metadata.requires("mcp-skills-server") or []
     return files, [need for need in needs if "extra ==" not in need]
 
 

@@ -23,12 +23,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.commands.fields import flag, many, output_format, takes
-from mcp_skills_server.commands.look import (
-    clustered,
-    report_absent,
-    run_deep_checks,
-    say_problem,
-)
+from mcp_skills_server.commands.look import clustered, report_absent, run_deep_checks, say_problem
 from mcp_skills_server.commands.opening import make_registry
 from mcp_skills_server.commands.options import RootOptions, optional_roots
 from mcp_skills_server.commands.printing import (

@@ -80,7 +80,7 @@ def install(
     old = _entries(document, host).get(name)
     if old is None:
         entry = {**entry, **host.new}
-    elif not _is_ours(old, host, command, _url_of(entry, host)):
+    elif not _is_ours(old, host, command, url_of(entry, host)):
         raise UsageError(f"{name!r} is another server there; choose another name with --name")
     elif bool(command_line_of(old)) != bool(command_line_of(entry)):
         return install(uninstall(raw, host, name, command), host, name, entry, command)
@@ -123,9 +123,9 @@ def uninstall(
 
 
 def entries_of(
-    raw: bytes | None, host: Host, command: Sequence[str]
+    raw: bytes | None, host: Host, command: Sequence[str], remote: str
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a file that start this server, by name.
+    """Return the entries of a file that start this server, by name, and `remote` if it has a URL.
 
     Raises:
         UsageError: the file is broken.
@@ -133,6 +133,8 @@ def entries_of(
     _, text = _text(raw)
     entries = _entries(_read(text, host), host)
     ours = [name for name in entries if starts_this_server(command_line_of(entries[name]), command)]
+    if isinstance(url_of(entries.get(remote), host), str):
+        ours.append(remote)
     return {name: entries[name] for name in ours}
 
 
@@ -144,7 +146,7 @@ def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
     return jsontext.dump({host.section: {name: entry}}) + "\n"
 
 
-def _url_of(entry: object, host: Host) -> object:
+def url_of(entry: object, host: Host) -> object:
     """Return the URL of an entry, or None if it has none."""
     if host.remote is None or not isinstance(entry, Mapping):
         return None
@@ -154,7 +156,7 @@ def _url_of(entry: object, host: Host) -> object:
 def _is_ours(old: object, host: Host, command: Sequence[str], url: object) -> bool:
     """Return True if an entry starts this server or has this URL."""
     return starts_this_server(command_line_of(old), command) or (
-        url is not None and url == _url_of(old, host)
+        url is not None and url == url_of(old, host)
     )
 
 

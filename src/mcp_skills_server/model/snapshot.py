@@ -36,7 +36,7 @@ class Changes:
     def files(self) -> frozenset[tuple[str, str]]:
         """(skill path, file path) of every file that was added, removed or changed."""
         old, new = _files_of(self.before), _files_of(self.after)
-        return frozenset(place for place in old | new if old.get(place) != new.get(place))
+        return frozenset(file for file in old | new if old.get(file) != new.get(file))
 
 
 def _files_of(skills: Mapping[str, Skill]) -> dict[tuple[str, str], SkillFile]:

@@ -73,8 +73,8 @@ def propose(
     folder, base_files = place_in(root, draft.name), ""
     if skill is not None:
         folder, base_files = skill.directory, registry.digest_over(skill)
-    place, host = os.path.join(root.path, folder), draft.host[:200]
-    proposal = replace(draft, host=host, root=root.path, place=place, removed=removed)
+    located, host = os.path.join(root.path, folder), draft.host[:200]
+    proposal = replace(draft, host=host, root=root.path, place=located, removed=removed)
     return store.add(replace(proposal, base_files=base_files), written)
 
 

@@ -342,9 +342,8 @@ class Downloader(HttpClient):
         response = await self.request("GET", url, headers, self._allow, max_bytes=most)
         if response.status in _NEEDS_PERMISSION:
             named = shown(response.url)
-            raise UnacceptableError(
-                f"{named} asks for permission (status {response.status}); --token-env sends a token"
-            )
+            fault = f"{named} asks for permission (status {response.status})"
+            raise UnacceptableError(f"{fault}; --token-env sends a token")
         check_status(response, {200, 304} if validators else {200})
         return response
 
@@ -352,9 +351,8 @@ class Downloader(HttpClient):
         there, named = wellknown.origin(url), shown(url)
         own = {self._home, self._home.replace("http:", "https:", 1)}
         if there not in own | self._trust.origins:
-            raise UnacceptableError(
-                f"{named} is of another origin than the site; --fetch-origin {there} allows it"
-            )
+            fault = f"{named} is of another origin than the site"
+            raise UnacceptableError(f"{fault}; --fetch-origin {there} allows it")
         parts = urlsplit(url)
         if parts.scheme == "http" and not self._trust.http:
             if not is_loopback(parts.hostname or ""):

@@ -77,9 +77,8 @@ def open_source(
             raise UsageError(f"{COMMAND} {fault}; give it on the command line, or in --config FILE")
     plain = redact(given)
     if kind.is_path and not os.path.exists(given) and (match := _SSH.fullmatch(plain)):
-        raise UsageError(
-            f"{plain}: this is an address of git; write git+ssh://{match[1] or match[2]}/{match[3]}"
-        )
+        address = f"git+ssh://{match[1] or match[2]}/{match[3]}"
+        raise UsageError(f"{plain}: this is an address of git; write {address}")
     if kind.name == "site" and given.rstrip("/").endswith(".git"):
         raise UsageError(f"{shown(given)}: this is an address of git; write git+{shown(given)}")
     return None if kind.open is None else kind.open(given, settings)

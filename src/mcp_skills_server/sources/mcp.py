@@ -57,10 +57,10 @@ class McpServer(ListedSource):
         self._url = ""
         self._token = settings.token
         if given.startswith(COMMAND):
-            self._command = _words_of(given)
+            self._command = command_words(given)
             origin = COMMAND + os.path.basename(self._command[0])  # arguments may be secrets
         else:
-            self._url = _url_of(given, http=settings.fetch.trust.http)
+            self._url = server_url(given, http=settings.fetch.trust.http)
             origin = PREFIX + shown(self._url)
         super().__init__(given, settings, origin=origin)
 
@@ -104,41 +104,6 @@ class McpServer(ListedSource):
         except TimeoutError:
             raise UnreachableError(f"not read within {self._fetch.bounds.download_s:g} s") from None
 
-    def _http(self) -> httpx2.AsyncClient:
-        """Return an HTTP client that bounds the size of responses and rejects compressed ones.
-
-        Requests to another origin, as after a redirect, are refused. GET requests are throttled: a
-        server may end each stream and have it reopened at once.
-        """
-        soonest = -inf
-        home = wellknown.origin(self._url)
-
-        async def pace(request: httpx2.Request) -> None:
-            nonlocal soonest
-            if (there := wellknown.origin(str(request.url))) != home:
-                raise UnacceptableError(f"it leads to {there}, another origin; give that address")
-            if request.method == "GET":
-                begin, soonest = soonest, max(soonest, anyio.current_time()) + _STREAMS_APART_S
-                await anyio.sleep_until(begin)
-
-        async def bound(response: httpx2.Response) -> None:
-            encoding = response.headers.get("Content-Encoding", "").strip().lower()
-            if encoding not in {"", "identity"}:
-                raise UnacceptableError("it answers compressed, which was not asked for")
-            # In an event stream the SDK bounds each event.
-            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                response.stream = _Bounded(response.stream, 2 * self._fetch.limits.skill_bytes)
-
-        headers = {"Accept-Encoding": "identity"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        return httpx2.AsyncClient(
-            headers=headers,
-            # callers set all other timeouts
-            timeout=httpx2.Timeout(None, connect=self._fetch.bounds.read_s),
-            event_hooks={"request": [pace], "response": [bound]},
-        )
-
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:
         """Connect for at most `seconds`; raise any failure as a SourceError or UsageError."""
@@ -147,7 +112,13 @@ class McpServer(ListedSource):
                 async with AsyncExitStack() as stack:
                     connection: Any
                     if self._url:
-                        http = await stack.enter_async_context(self._http())
+                        http = http_client(
+                            self._url,
+                            self._token,
+                            connect_s=self._fetch.bounds.read_s,
+                            max_bytes=2 * self._fetch.limits.skill_bytes,
+                        )
+                        await stack.enter_async_context(http)
                         connection = streamable_http_client(self._url, http_client=http)
                     else:
                         connection = self._start(stack)
@@ -179,6 +150,41 @@ class McpServer(ListedSource):
         return stdio_client(StdioServerParameters(command=program, args=arguments), errlog=errlog)
 
 
+def http_client(url: str, token: str, *, connect_s: float, max_bytes: int) -> httpx2.AsyncClient:
+    """Return an HTTP client that bounds the size of responses and rejects compressed ones.
+
+    Requests to another origin, as after a redirect, are refused. GET requests are throttled: a
+    server may end each stream and have it reopened at once. Callers set all other timeouts.
+    """
+    soonest = -inf
+    home = wellknown.origin(url)
+
+    async def pace(request: httpx2.Request) -> None:
+        nonlocal soonest
+        if (there := wellknown.origin(str(request.url))) != home:
+            raise UnacceptableError(f"it leads to {there}, another origin; give that address")
+        if request.method == "GET":
+            begin, soonest = soonest, max(soonest, anyio.current_time()) + _STREAMS_APART_S
+            await anyio.sleep_until(begin)
+
+    async def bound(response: httpx2.Response) -> None:
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in {"", "identity"}:
+            raise UnacceptableError("it answers compressed, which was not asked for")
+        # In an event stream the readers bound each event.
+        if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+            response.stream = _Bounded(response.stream, max_bytes)
+
+    headers = {"Accept-Encoding": "identity"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    return httpx2.AsyncClient(
+        headers=headers,
+        timeout=httpx2.Timeout(None, connect=connect_s),
+        event_hooks={"request": [pace], "response": [bound]},
+    )
+
+
 class _Bounded(httpx2.AsyncByteStream):
     """Response body stream with a maximum size."""
 
@@ -198,7 +204,8 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-def _words_of(given: str) -> list[str]:
+def command_words(given: str) -> list[str]:
+    """Split the command of `mcp+stdio:COMMAND` into words, or raise UsageError."""
     try:
         words = shlex.split(given.removeprefix(COMMAND))
     except ValueError as error:
@@ -208,7 +215,8 @@ def _words_of(given: str) -> list[str]:
     return words
 
 
-def _url_of(given: str, *, http: bool) -> str:
+def server_url(given: str, *, http: bool) -> str:
+    """Return the URL of `mcp+https://...`, or raise UsageError; with `http` also of other hosts."""
     url = given.removeprefix(PREFIX)
     try:
         parts = urlsplit(url)

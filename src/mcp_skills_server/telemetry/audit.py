@@ -39,7 +39,7 @@ _UNRECORDED: Final = (
 
 @dataclass(slots=True)
 class _Rate:
-    """The lines since a time, and those left out since the last line."""
+    """The lines since a time, and those not written since the last line."""
 
     since: float
     lines: int = 0

@@ -56,13 +56,11 @@ class Rules(Generic[T]):
 
     def check(self, subject: T) -> list[Problem]:
         """Run the rules, and return their problems."""
-        return [
-            problem(code, finding.message, finding.line, finding.hint)._replace(
-                column=finding.column
-            )
-            for code, check in self.checks
-            for finding in check(subject)
-        ]
+        problems: list[Problem] = []
+        for code, check in self.checks:
+            for message, line, hint, column in check(subject):
+                problems.append(problem(code, message, line, hint)._replace(column=column))
+        return problems
 
 
 @dataclass(frozen=True)

@@ -339,10 +339,8 @@ def _field_unknown(skill: SkillMd) -> Iterator[Finding]:
 
 @DEEP_RULES.rule("upload-refused")
 def _upload_refused(skill: SkillMd) -> Iterator[Finding]:
-    for key, text, pattern in (
-        ("name", skill.name, _RESERVED),
-        ("description", skill.description, _TAG),
-    ):
+    refused = (("name", skill.name, _RESERVED), ("description", skill.description, _TAG))
+    for key, text, pattern in refused:
         if match := pattern.search(text):
             yield skill.at(key, f"claude.ai refuses {literal(match[0])} in the {key} of a skill")
 
@@ -521,9 +519,8 @@ def _scripts(skill: SkillMd) -> Iterator[tuple[str, int]]:
 def _reference_outside(skill: SkillMd) -> Iterator[Finding]:
     for reference in skill.references:
         if reference.kind == "outside":
-            message = (
-                f"the body refers to {literal(reference.target)}, which lies outside of the skill"
-            )
+            target = literal(reference.target)
+            message = f"the body refers to {target}, which lies outside of the skill"
             yield Finding(message, skill.document.body_line + reference.line)
 
 

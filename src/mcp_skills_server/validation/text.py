@@ -223,9 +223,8 @@ def _is_said(file: TextFile, start: int, end: int) -> bool:
     piece = file.pieces.at(start)
     begin, stop = file.pieces.statement(start)
     line = file.text[begin:stop]
-    if piece.kind == "code" and (
-        file.pieces.is_prose or not line.lstrip().startswith(("#", "//", "*", "--", ";"))
-    ):
+    is_remark = not file.pieces.is_prose and line.lstrip().startswith(("#", "//", "*", "--", ";"))
+    if piece.kind == "code" and not is_remark:
         return False
     if piece.kind == "span" or _NEGATED.search(file.text[max(0, start - 20) : start].lower()):
         return False
@@ -279,9 +278,8 @@ def _sentence_end(text: str, end: int) -> str:
 
 @RULES.rule("pipe-to-shell")
 def _pipe_to_shell(file: TextFile) -> Iterator[Finding]:
-    spans = [
-        match.span() for match in file.matches(_GIVEN, _GIVEN_MARKS) if _is_run(file, match.start())
-    ]
+    given = file.matches(_GIVEN, _GIVEN_MARKS)
+    spans = [match.span() for match in given if _is_run(file, match.start())]
     read = 0
     for match in file.matches(_DOWNLOAD, _DOWNLOAD_MARKS):
         if match.start() < read or not _is_run(file, match.start()):

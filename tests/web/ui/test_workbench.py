@@ -323,7 +323,7 @@ def test_commands_and_entries_of_the_local_page_work_as_copied(tmp_path: Path) -
     assert len(commands) == len(snippets) == len(HOSTS)
     started = set[tuple[str, ...]]()
     for key, text in snippets:
-        (entry,) = edit.entries_of(text.encode(), HOSTS[key], start_command()).values()
+        (entry,) = edit.entries_of(text.encode(), HOSTS[key], start_command(), "skills").values()
         started.add(tuple(edit.command_line_of(entry)))
     (words,) = started
     assert words == (*start_command(), "serve", str(root), archive)

@@ -75,9 +75,8 @@ class DirectoryEvents:
         entered, self._entered = self._entered, set()
         for top in self._tops:
             if not is_utf8(top):
-                raise CannotWatchError(
-                    f"{to_utf8(top)}: file events need a path in UTF-8; rename the folder"
-                )
+                fault = "file events need a path in UTF-8; rename the folder"
+                raise CannotWatchError(f"{to_utf8(top)}: {fault}")
         if _WATCHES_TREES:
             entered &= set(self._tops)
         new = {
@@ -123,9 +122,7 @@ class DirectoryEvents:
         """Forget the watches of directories that are gone and all below: others may come there."""
         # `above` suits absolute paths, too: only Linux watches directories below roots.
         for watched, _ in self._groups:
-            watched -= {
-                directory for directory in watched if not set(above(directory)).isdisjoint(gone)
-            }
+            watched -= {inner for inner in watched if not set(above(inner)).isdisjoint(gone)}
 
     def _is_watched(self, directory: str) -> bool:
         return any(directory in watched for watched, _ in self._groups)

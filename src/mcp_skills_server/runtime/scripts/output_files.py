@@ -53,9 +53,8 @@ def skip_absent() -> Generator[None]:
         raise
     except OSError as error:
         if error.errno in disk.TRANSIENT_ERRORS:
-            raise RequestError(
-                f"The work directory cannot be read now ({error.strerror}); try again in a moment"
-            ) from None
+            fault = f"The work directory cannot be read now ({error.strerror})"
+            raise RequestError(f"{fault}; try again in a moment") from None
     except ValueError:  # a name that the system cannot encode
         return
 
@@ -80,9 +79,8 @@ def read(top: str, path: str, most: int) -> bytes:
     *above, name = path.split("/")
     is_long = len(path) > _MAX_PATH or len(above) > _MAX_DEPTH
     if is_long or {"", ".", ".."} & {*above, name} or "\\" in path:
-        raise RequestError(
-            f"{shown!r} is not a file path in the work directory; copy it from the script's result"
-        )
+        fault = f"{shown!r} is not a file path in the work directory"
+        raise RequestError(f"{fault}; copy it from the script's result")
     with skip_absent(), disk.open_directory(top, "/".join(above), follow=False) as here:
         status = disk.lstat(here, name)
         raw = read_plain(here, name, most)

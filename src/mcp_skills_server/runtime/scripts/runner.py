@@ -474,9 +474,8 @@ def _file(skill: Skill, path: str) -> SkillFile:
         hint = "it has no scripts"
         if there:
             hint = f"its scripts are {listed(there)}"
-        raise RequestError(
-            f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}"
-        )
+        fault = f"The skill {skill.name} has no file {printable(path[:200])!r}"
+        raise RequestError(f"{fault}; {printable(hint)}")
     return file
 
 

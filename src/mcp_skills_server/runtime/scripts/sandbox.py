@@ -224,9 +224,8 @@ def program_of(mode: Mode, folders: Sequence[str]) -> str | None:
         _folder(folder)
     if mode == "off":
         if is_off_forbidden():
-            raise UsageError(
-                f"{ROOT_WITHOUT}; leave --sandbox off out, or run the server as another user"
-            )
+            hint = "leave --sandbox off out, or run the server as another user"
+            raise UsageError(f"{ROOT_WITHOUT}; {hint}")
         return None
     program = shutil.which("bwrap")
     if program is None:
@@ -289,9 +288,8 @@ def _folder(folder: str) -> str:
     if not os.path.isdir(path):
         raise UsageError(f"{folder}: no such folder; scripts can only be given folders that exist")
     if os.path.dirname(path) == path:
-        raise UsageError(
-            f"{folder}: sharing the whole disk defeats the sandbox; give --sandbox off instead"
-        )
+        fault = "sharing the whole disk defeats the sandbox"
+        raise UsageError(f"{folder}: {fault}; give --sandbox off instead")
     for own in (SKILLS, WORKSPACE, "/proc", "/dev", TEMPORARY):
         if path == own or (own != TEMPORARY and path.startswith(f"{own}/")):
             remedy = "give a folder in it, or another one" if own == TEMPORARY else "give another"

@@ -86,9 +86,8 @@ class Workspace:
             RequestError: it is not relative, leads outside, or cannot be a directory.
         """
         if len(workdir.encode()) > _MAX_WORKDIR_BYTES:
-            raise RequestError(
-                f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes; choose a shorter one"
-            )
+            fault = f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes"
+            raise RequestError(f"{fault}; choose a shorter one")
         self._restore()
         if os.path.isabs(workdir) or ".." in workdir.replace("\\", "/").split("/"):
             raise RequestError(
@@ -98,9 +97,8 @@ class Workspace:
         # Resolve first: a script may have left a symlink that leads elsewhere.
         path = os.path.realpath(os.path.join(self.path, workdir))
         if path != self.path and not path.startswith(self.path + os.sep):
-            raise RequestError(
-                f"workdir {printable(workdir)!r} leads out of the work directory; choose another"
-            )
+            fault = f"workdir {printable(workdir)!r} leads out of the work directory"
+            raise RequestError(f"{fault}; choose another")
         try:
             _make_inside(self.path, os.path.relpath(path, self.path).split(os.sep), self._owner)
         except OSError as error:

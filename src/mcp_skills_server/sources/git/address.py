@@ -107,9 +107,8 @@ def parse_address(given: str, *, http: bool = False) -> GitAddress:
     if protocol == "http" and not http and not is_loopback(host):
         raise refused("plain http can be changed on the way; use git+https, or give --allow-http")
     if address.rstrip("/").endswith("@") or (ref and _NOT_IN_REF.search(ref)):
-        raise refused(
-            f"{quoted(ref)} cannot be a branch, a tag or a commit; write an '@' of the path as %40"
-        )
+        fault = f"{quoted(ref)} cannot be a branch, a tag or a commit"
+        raise refused(f"{fault}; write an '@' of the path as %40")
     folder = folder.strip("/")
     if folder and (_NOT_IN_TEXT.search(folder) or {"", ".", ".."} & {*folder.split("/")}):
         raise refused(f"{quoted(folder)} is no folder of a repository")

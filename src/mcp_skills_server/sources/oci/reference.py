@@ -20,7 +20,7 @@ _REGISTRY: Final = re.compile(
 )
 _SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_NO_SKILL: Final = re.compile(r"sha256-|v?[0-9]+(?:[.][0-9]+)*(?:[-+_].*)?$")
+_NO_SKILL: Final = re.compile(r"sha256-|v?[0-9]++(?:[.][0-9]++)*(?:[-+_].*)?$")
 _MAX_LENGTH: Final = 255
 _HUB: Final = "docker.io"
 _HUB_API: Final = "registry-1.docker.io"

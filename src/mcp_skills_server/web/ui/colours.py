@@ -6,9 +6,9 @@ linear time, since the files are foreign; a library of grammars gives no such pr
 
 from __future__ import annotations
 
-import os.path
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Final
 
 from markupsafe import Markup
@@ -16,22 +16,17 @@ from markupsafe import Markup
 from mcp_skills_server.provenance.difference import common_length
 from mcp_skills_server.web.ui.render import marked
 
-_STRING: Final = r"""(?P<string>"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?|`[^`\n]*+`?)"""
-_HASH: Final = r"(?P<comment>(?<![\w$&])#[^\n]*+)"
-_SLASHES: Final = r"(?P<comment>//[^\n]*+|/\*[^\n]*+)"
-_NUMBER: Final = r"(?P<number>\b\d[\w.]*+)"
-_KEYWORD: Final = (
-    r"(?P<keyword>\b(?:and|as|async|await|break|case|catch|class|const|continue|def|do|done|elif|"
-    r"else|esac|except|export|extends|false|False|fi|finally|fn|for|from|func|function|if|import|in|"
-    r"interface|is|lambda|let|match|new|None|not|null|or|package|pass|pub|raise|return|self|struct|"
-    r"switch|then|this|throw|true|True|try|type|use|var|void|while|with|yield)\b)"
+_STRING: Final = r"""(?P<string>"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?)"""
+_WORDS: Final = (
+    r"(?P<number>\b\d[\w.]*+)|(?P<keyword>\b(?:and|as|async|await|break|case|catch|class|const|"
+    r"continue|def|do|done|elif|else|except|export|false|False|fi|finally|fn|for|from|func|function|"
+    r"if|import|in|is|let|new|None|not|null|or|raise|return|then|throw|true|True|try|var|while|with)\b)"
 )
-_WITH_HASH: Final = re.compile("|".join((_STRING, _HASH, _NUMBER, _KEYWORD)))
-_WITH_SLASHES: Final = re.compile("|".join((_STRING, _SLASHES, _NUMBER, _KEYWORD)))
-_SCANNERS: Final[Mapping[str, re.Pattern[str]]] = {
-    **dict.fromkeys((".py", ".sh", ".bash", ".rb", ".toml", ".yaml", ".yml"), _WITH_HASH),
-    **dict.fromkeys((".js", ".mjs", ".ts", ".tsx", ".jsx", ".json", ".go", ".rs"), _WITH_SLASHES),
-    **dict.fromkeys((".c", ".h", ".cpp", ".java", ".cs", ".kt", ".swift", ".css"), _WITH_SLASHES),
+_HASH: Final = re.compile(rf"{_STRING}|(?P<comment>(?<![\w$&])#.*+)|{_WORDS}")
+_SLASHES: Final = re.compile(rf"{_STRING}|(?P<comment>//.*+|/\*.*+)|{_WORDS}")
+_SCANNERS: Final = {
+    **dict.fromkeys(("py", "sh", "bash", "rb", "toml", "yaml", "yml"), _HASH),
+    **dict.fromkeys(("js", "mjs", "ts", "tsx", "json", "go", "rs", "c", "java", "css"), _SLASHES),
 }
 """Scanners of a line by the extension of the file; other files have no colours."""
 _MAX_COLOURED: Final = 100_000
@@ -44,7 +39,7 @@ def coloured_lines(text: str, path: str) -> list[Markup]:
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
-    scanner = _SCANNERS.get(os.path.splitext(path)[1].lower())
+    scanner = _SCANNERS.get(path.rpartition(".")[2].lower())
     if scanner is None or len(text) > _MAX_COLOURED:
         return [marked(line) for line in lines]
     return [Markup("").join(_coloured(line, scanner)) for line in lines]
@@ -99,7 +94,4 @@ def diff_lines(lines: Sequence[str]) -> Iterator[tuple[str, Markup]]:
 
 
 def _block(lines: Sequence[str], at: int, sign: str) -> Sequence[str]:
-    end = at
-    while end < len(lines) and lines[end].startswith(sign):
-        end += 1
-    return lines[at:end]
+    return [*takewhile(lambda line: line.startswith(sign), islice(lines, at, None))]

@@ -1,11 +1,14 @@
-"""The view of one skill: its text with facts and audiences, its files, and its evaluation."""
+"""The view of one skill: its text with facts and audiences, its files, and its evaluation.
+
+The bytes of a file are sent in a form that browsers do not run.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -14,7 +17,7 @@ from anyio import to_thread
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from mcp_skills_server.access.grants import SkillRights, rights_on
 from mcp_skills_server.authoring import context, evaluation
@@ -31,11 +34,14 @@ from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import shell_command, start_command
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
+from mcp_skills_server.runtime.large_answers import limit_large_answers
 from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
 from mcp_skills_server.runtime.search_index import NoFullTextError
 from mcp_skills_server.sources.kinds import COMMAND, kind_of
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.addresses import choice_of, prefix
+from mcp_skills_server.web.ui.colours import coloured_lines
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
@@ -44,8 +50,14 @@ from mcp_skills_server.web.ui.context import (
     source_name,
 )
 from mcp_skills_server.web.ui.pages.catalogue import can_switch, switched_off
+from mcp_skills_server.web.ui.pages.edit import can_edit
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
-from mcp_skills_server.web.ui.render import is_raster_name, rendered
+from mcp_skills_server.web.ui.render import (
+    MAX_PICTURE_BYTES,
+    is_raster_name,
+    raster_type,
+    rendered,
+)
 
 _NAME: Final = "skills"
 _PROGRAM: Final = "mcp-skills-server"
@@ -61,6 +73,15 @@ _NEIGHBOURS: Final = 20
 _MAX_SIMILAR: Final = 5
 _MIN_SHARE: Final = 0.4
 _IN_WORDS: Final = {"whole": "with its description", "absent": "not at all; skills_search finds it"}
+_FILE_GONE: Final = "This file does not exist any more. It may have moved."
+_MAX_SHOWN: Final = 1 << 20
+"""Bytes of the largest file that is shown; a larger one is offered for download."""
+_MAX_CHARACTERS: Final = 200_000
+_MAX_LINES: Final = 5_000
+"""Lines of the longest text with numbers."""
+_PIECE: Final = 1 << 18
+_SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
+_MARKDOWN: Final = (".md", ".markdown")
 
 
 class Snippet(NamedTuple):
@@ -156,6 +177,7 @@ def heading(request: Request, ctx: Context, skill: Skill, tab: str) -> dict[str,
         "snippets": sorted(_snippets(request, ctx), key=lambda snippet: snippet.key not in own),
         "own": own,
         "switches": can_switch(ctx, skill),
+        "edits": can_edit(ctx, skill),
         "left_out": reason_left_out(ctx, skill),
     }
 
@@ -424,3 +446,76 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
         note = f" ({', '.join(notes)})" if notes else ""
         out.setdefault(words, []).append(HOSTS[key].title + note)
     return [(", ".join(hosts), words) for words, hosts in out.items()]
+
+
+# Files
+
+
+async def file(request: Request, ctx: Context) -> Response:
+    """Return the view of a file."""
+    skill, path = _file_of(request, ctx)
+    file = skill.files[path]
+    text, picture, html = None, False, None
+    if is_raster_name(path) and file.size <= MAX_PICTURE_BYTES:
+        picture = raster_type((await _read(request, ctx, skill, path))[:16]) is not None
+    elif file.size <= _MAX_SHOWN:
+        text = media.as_text(await _read(request, ctx, skill, path), media.media_type(path))
+        is_markdown = path.lower().endswith(_MARKDOWN) and not path.endswith(SKILL_MD)
+        if text is not None and is_markdown:  # the view of the skill renders SKILL.md
+            html = await rendered(text, skill.path, skill.files, path)
+    else:
+        events.record_mentions([skill])
+    lines = None
+    if text is not None and len(text) <= _MAX_CHARACTERS and text.count("\n") < _MAX_LINES:
+        lines = await to_thread.run_sync(coloured_lines, text, path)
+    return ctx.page(
+        "file.html",
+        **heading(request, ctx, skill, "files"),
+        path=path,
+        size=file.size,
+        digest=file.digest,
+        is_executable=file.executable,
+        kind=media.media_type(path) or "unknown",
+        text=text,
+        lines=lines,
+        largest=_MAX_SHOWN,
+        picture=picture,
+        rendered=html,
+        hidden=hidden.count(text or ""),
+    )
+
+
+async def raw_file(request: Request, ctx: Context) -> Response:
+    """Return a file's bytes: text and raster pictures inline, all else as a download."""
+    skill, path = _file_of(request, ctx)
+    content = await _read(request, ctx, skill, path)
+    kind = None
+    if is_raster_name(path):
+        kind = raster_type(content)
+    is_text = media.as_text(content, media.media_type(path)) is not None
+    if kind is None and is_text and "keep" not in request.query_params:
+        kind = "text/plain; charset=utf-8"
+    headers = {"content-security-policy": _SANDBOX, "content-length": str(len(content))}
+    if kind is None:
+        name = quote(path.rpartition("/")[2])
+        headers["content-disposition"] = f"attachment; filename*=utf-8''{name}"
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        for start in range(0, len(content), _PIECE):
+            yield content[start : start + _PIECE]
+
+    headers["content-type"] = kind or "application/octet-stream"
+    return StreamingResponse(pieces(), headers=headers)
+
+
+def _file_of(request: Request, ctx: Context) -> tuple[Skill, str]:
+    skill = skill_of(request, ctx)
+    path = request.query_params.get("file", "")
+    if path not in skill.files:
+        raise HTTPException(404, _FILE_GONE)
+    return skill, path
+
+
+async def _read(request: Request, ctx: Context, skill: Skill, path: str) -> bytes:
+    async with limit_large_answers(skill.files[path].size, requester(request.scope).owner):
+        return await ctx.view.read(skill, path)

@@ -1,0 +1,1 @@
+"""Conformance probe: what any server of skills answers, judged by a table of rules."""

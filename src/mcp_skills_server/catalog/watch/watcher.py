@@ -121,8 +121,9 @@ class Watcher:
         `registry.loaded` is set after the first scan.
         """
         self._end_following = self._registry.follow()
-        self._thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
+        thread.start()
+        self._thread = thread  # now, since a `stop` meanwhile cannot join it earlier
 
     def stop(self, timeout: float = 1.0) -> None:
         """Stop the thread and wait for it for up to `timeout` seconds."""

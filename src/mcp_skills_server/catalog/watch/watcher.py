@@ -116,10 +116,7 @@ class Watcher:
         """Reason for missing events, as last logged; empty while events arrive."""
 
     def start(self) -> None:
-        """Start the thread that loads the registry, arms the watch and follows it; returns at once.
-
-        `registry.loaded` is set after the first scan.
-        """
+        """Start a thread that loads the registry, sets `registry.loaded` and follows the roots."""
         self._end_following = self._registry.follow()
         thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
         thread.start()

@@ -115,7 +115,7 @@ OVER = {
 
 `validation` has the rules of safety (issue 52); the last six have what issues 53 to 55 add.
 """
-MAX_LINES = 61_710
+MAX_LINES = 61_720
 """Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim.
 
 The issues of November allow 59,174 and what they add: 650 for standards, 900 for the page and the first minute, and

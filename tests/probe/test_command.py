@@ -15,7 +15,7 @@ from commands.calls import run
 from mcp_skills_server.commands import probe
 from mcp_skills_server.probe import connection
 from mcp_skills_server.probe.rules import Verdicts, rules
-from sources.publishers import Publisher, redirect, respond_with
+from sources.publishers import Publisher, ReceivedRequest, redirect, respond_with
 from tables import each_row
 from web.http_wire import http_serving, token_file
 from wire import COMMAND, EXTENSION, ROOT, write_skill
@@ -138,6 +138,38 @@ def test_site_that_is_no_server_is_one_line(response: bytes, reason: str, monkey
         done = run("probe", f"{site.url}/mcp")
     assert (done.returncode, done.stdout) == (2, ""), done
     assert done.stderr.count("\n") == 1 and reason in done.stderr, done
+
+
+def test_program_that_cannot_be_started_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "garbage"
+    file.write_text("no program")
+    file.chmod(0o755)
+    done = run("probe", str(file))
+    fault = f"{file} cannot be started (Exec format error); correct the command"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"mcp-skills-server: {fault}\n")
+
+
+def test_end_of_a_session_that_fails_is_no_fault() -> None:
+    server = {"protocolVersion": "2025-11-25", "serverInfo": HELLO["_meta"], "capabilities": HELLO["capabilities"]}
+
+    def answer(request: ReceivedRequest) -> list[bytes]:
+        if request.method == "DELETE":
+            return []
+        called = json.loads(request.body)
+        response: dict[str, Any] = {"jsonrpc": "2.0", "id": called.get("id")}
+        if called["method"] == "initialize":
+            response["result"] = server
+        else:
+            response["error"] = {"code": -32601, "message": "no such method"}
+        raw = json.dumps(response).encode()
+        headers = {"content_type": "application/json", "mcp_session_id": "made-up", "connection": "close"}
+        return [respond_with(raw, 200, **headers)]
+
+    with Publisher() as site:
+        site.routes["/mcp"] = answer
+        done = run("probe", f"{site.url}/mcp", "--allow-http")
+        assert [request.method for request in site.requests][-1] == "DELETE"
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
 
 
 def test_token_is_not_sent_to_where_a_redirect_leads() -> None:

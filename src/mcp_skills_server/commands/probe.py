@@ -26,7 +26,7 @@ from mcp_skills_server.commands.look import say_problem
 from mcp_skills_server.commands.options import bearer_token
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural, quoted
-from mcp_skills_server.model import Problem
+from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.probe.connection import MAX_ANSWER, HttpConnection, PipeConnection
 from mcp_skills_server.probe.prober import NotSpokenError, Prober
 from mcp_skills_server.probe.rules import Verdicts, problems_of, rules
@@ -105,8 +105,13 @@ async def _probe(
             await prober.run()
             await http.close()
         return prober.verdicts
-    # stderr stays that of this process: it says why a command does not start
-    pipes = PipeConnection(await anyio.open_process(words, stderr=None), timeout_s)
+    try:
+        # stderr stays that of this process: it says why a command ends at once
+        process = await anyio.open_process(words, stderr=None)
+    except OSError as error:
+        fault = f"{printable(words[0])} cannot be started ({error.strerror})"
+        raise UsageError(f"{fault}; correct the command") from None
+    pipes = PipeConnection(process, timeout_s)
     prober = Prober(pipes, is_modern=is_modern, max_requests=most)
     try:
         await prober.run()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
@@ -19,6 +19,7 @@ from anyio.abc import Process
 
 from mcp_skills_server.dialects.jsonrpc import JsonError, dump, parse
 from mcp_skills_server.errors import SkillsServerError, clipped
+from mcp_skills_server.server.eras import LEGACY_VERSIONS, MODERN_VERSIONS
 from mcp_skills_server.sources.source import UnacceptableError
 from mcp_skills_server.transport import LineBuffer
 
@@ -26,8 +27,8 @@ Fields: TypeAlias = Mapping[str, Any]
 
 MAX_ANSWER: Final = 32 << 20
 """The maximum size of a message in bytes: a file of 16 MiB, in Base64."""
-MODERN: Final = "2026-07-28"
-LEGACY: Final = "2025-11-25"
+MODERN: Final = MODERN_VERSIONS[-1]
+LEGACY: Final = LEGACY_VERSIONS[-1]
 _MAX_BEFORE: Final = 1_000
 """The most messages before an answer."""
 _END_S: Final = 5.0
@@ -172,9 +173,10 @@ class HttpConnection(ProbeConnection):
                 yield content
 
     async def close(self) -> None:
-        """End the session that the server opened, if any."""
+        """End the session that the server opened, if any. A failure is no fault: it need not."""
         if self._session and not self._is_modern:
-            with anyio.move_on_after(self._timeout_s):
+            failures = suppress(httpx2.HTTPError, UnacceptableError)
+            with failures, anyio.move_on_after(self._timeout_s):
                 await self._client.delete(self._url, headers=self._session)
 
 

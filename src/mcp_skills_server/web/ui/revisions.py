@@ -124,7 +124,9 @@ class Revisions:
 
     def _note(self, when: float, path: str, before: Skill | None, after: Skill | None) -> None:
         kept, now = self._drop(path), None
+        self._times.pop(path, None)
         if after is not None:
+            self._times[path] = when
             now = self._read(after)
             if now is not None:
                 self._keep(path, now)
@@ -139,7 +141,6 @@ class Revisions:
         important, others = difference.important[:_MAX_LINES], difference.others[:_MAX_LINES]
         is_whole = len(others) == len(difference.others)
         revision = SkillRevision(when, difference.kind, important, others, is_whole)
-        self._times[path] = when
         with self._lock:
             self._revisions.setdefault(path, deque(maxlen=_MAX_REVISIONS)).append(revision)
             self._revisions.move_to_end(path)

@@ -21,6 +21,7 @@ from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index, IndexedSkills
 from mcp_skills_server.catalog.path_map import above, outermost
 from mcp_skills_server.catalog.reader import SkillReader
+from mcp_skills_server.catalog.recalls import Advisory, Recalls
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
@@ -96,6 +97,7 @@ class Registry(SkillReader):
         index: keeps the skills of the roots for the next process; None for no index.
         gate: refuses skills that must not be served, such as those that a lock file does not name.
         sources: the sources of fetched roots; None if all roots are folders.
+        recalls: the advisories, whose skills are refused; None for none.
 
     Attributes:
         snapshot: all skills as of the last scan; immutable, and replaced by the next scan.
@@ -116,6 +118,7 @@ class Registry(SkillReader):
         index: Index | None = None,
         gate: Gate | None = None,
         sources: RemoteSources | None = None,
+        recalls: Recalls | None = None,
     ) -> None:
         limits = limits or Limits()
         super().__init__(open_roots(roots), limits)
@@ -127,7 +130,11 @@ class Registry(SkillReader):
             root_gate = partial(gate, self)
             index = None  # its skills are shown before a gate can verify their files
         self.index = index
-        self._states = [RootState(root, limits, root_gate, self.roots) for root in self.roots]
+        self._recalls = recalls
+        recall = None if recalls is None else partial(recalls.refuse, self)
+        self._states = [
+            RootState(root, limits, root_gate, self.roots, recall) for root in self.roots
+        ]
         self.checks = Checks(self)
         self._listeners = Listeners()
         self._deferred = Changes({}, {})
@@ -354,8 +361,9 @@ class Registry(SkillReader):
             return None
         left = merge(skills)[0]
         for path, skill in list(left.items()):
-            if not self.roots[skill.root].off.isdisjoint(above(skill.directory)):
-                del left[path]  # switched off since
+            is_off = not self.roots[skill.root].off.isdisjoint(above(skill.directory))
+            if is_off or self.advisory_on(skill):  # since then
+                del left[path]
         return Snapshot(left)
 
     def enters(self, path: str) -> bool:
@@ -419,6 +427,16 @@ class Registry(SkillReader):
         return merged, shadowed
 
     # Problems
+
+    def advisory_on(self, skill: Skill) -> Advisory | None:
+        """Return the advisory that recalls a skill of any scan so far, or None."""
+        return None if self._recalls is None else self._recalls.find(self, skill)
+
+    def advisory_at(self, path: str) -> Advisory | None:
+        """Return the advisory for which the skill at a path is refused, or None."""
+        if self._recalls is None or path in self.snapshot.skills:
+            return None
+        return self._recalls.refused_at(path)
 
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were alone, with those that another hides."""

@@ -34,15 +34,25 @@ RootGate: TypeAlias = Callable[[Skill], GateRefusal | None]
 """Refuses skills that must not be served; a full scan passes every skill through it again."""
 
 
+RecallCheck: TypeAlias = Callable[[Skill, Skill], GateRefusal | None]
+"""Refuses recalled skills; takes a skill, and the same with its refused nested skills."""
+
+
 class RootState:
     """State of one of the roots as of its last scans. Guarded by the registry's lock."""
 
     def __init__(
-        self, root: Root, limits: Limits, gate: RootGate | None, roots: Sequence[Root]
+        self,
+        root: Root,
+        limits: Limits,
+        gate: RootGate | None,
+        roots: Sequence[Root],
+        recall: RecallCheck | None = None,
     ) -> None:
         self.root = root
         self.limits = limits
         self._gate = gate
+        self._recall = recall
         self._roots = roots
         self.skills = PathMap[Skill]()
         self.unsaved: set[str] = set()
@@ -201,7 +211,8 @@ class RootState:
         for directory in scan.kept:  # it has the bytes of an earlier scan, not those proved now
             for file in scan.skills[directory].files.values():
                 scan.signatures.pop(file.location, None)
-        if self._gate is not None or self.root.off or self._refused:
+        gates = (self._gate, self._recall, self.root.off, self._refused)
+        if any(gates):
             self._refuse(subtree, scan, known)
         directories = known.keys() | scan.skills.keys()
         changed = {
@@ -237,6 +248,8 @@ class RootState:
             if refusal is not None and withheld:
                 # A lock or signature may cover the nested skills, too: it admits a part of it.
                 refusal = self._refusal(whole)
+            if refusal is None and self._recall is not None:
+                refusal = self._recall(skill, whole)
             if refusal is None:
                 continue
             refused.append(directory)

@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
+    RecallOptions,
     RefreshOptions,
     RootOptions,
     ScanOptions,
@@ -32,6 +33,7 @@ from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
+    from mcp_skills_server.catalog.recalls import Recalls
     from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
@@ -71,6 +73,8 @@ class OpenedRoots:
     """The gate of the lock file."""
     lock: str | None = None
     given: Sequence[str] = ()
+    recalls: Recalls | None = None
+    """What the file of advisories recalls; None without one."""
 
     def start(self, first_load: float) -> None:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
@@ -143,6 +147,26 @@ class OpenedRoots:
         return ""
 
 
+    def reread_advisories(self, path: str | None) -> str:
+        """Apply the file of advisories as it is now. Return the reason of a refusal, or "".
+
+        A refused file leaves the former advisories in force.
+        """
+        if path is None or self.recalls is None:
+            return ""
+        from mcp_skills_server.provenance import advisories
+
+        try:
+            recalled = advisories.read(Path(path))
+        except UsageError as error:
+            return f"{error}; the former advisories stay in force"
+        if self.recalls.replace(recalled):
+            self.registry.loaded.wait()
+            self.registry.refresh()
+            logger.info("%s was reloaded; its advisories: %d", path, len(recalled))
+        return ""
+
+
 def open_roots(
     given: Sequence[str],
     options: RootOptions,
@@ -190,13 +214,32 @@ def open_roots(
 
         pins = Pins(dict(zip(folders, locked, strict=True)))
         gates.insert(0, pins)
-    index = index_of(options.cache_dir) if indexed else None
-    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates), sources=mirrors)
+    recalls = _recalls_of(options, is_locked=locked is not None)
+    registry = Registry(
+        roots,
+        limits_of(options),
+        index=index_of(options.cache_dir) if indexed else None,
+        gate=all_of(gates),
+        sources=mirrors,
+        recalls=recalls,
+    )
     _check_separate(by_folder, registry)
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
     }
-    return OpenedRoots(registry, mirrors, scripts, pins)
+    return OpenedRoots(registry, mirrors, scripts, pins, recalls=recalls)
+
+
+def _recalls_of(options: RecallOptions, *, is_locked: bool) -> Recalls | None:
+    """Return the recalls of the file of advisories, or None without one."""
+    if options.advisories is None:
+        return None
+    from mcp_skills_server.catalog.recalls import Recalls
+    from mcp_skills_server.provenance import advisories
+
+    recalls = Recalls(is_locked=is_locked)
+    recalls.replace(advisories.read(Path(options.advisories)))
+    return recalls
 
 
 def _optional_folders(options: RootOptions, rules: Mapping[str, SourceRules]) -> set[str]:

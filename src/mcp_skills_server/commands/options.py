@@ -175,7 +175,15 @@ class ScanOptions(
     )
 
 
-class RootOptions(ScanOptions, SiteOptions, GitOptions):
+class RecallOptions(
+    Options, heading="What is pinned and signed", example="--advisories advisories.toml"
+):
+    advisories: str | None = file(
+        "Serve no skill that this file recalls. A server follows the file's changes."
+    )
+
+
+class RootOptions(ScanOptions, SiteOptions, GitOptions, RecallOptions):
     """Options of reading the roots of a command."""
 
 

@@ -10,6 +10,7 @@ from asyncio import Lock
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from mcp_skills_server.catalog.recalls import Advisory
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded
@@ -25,6 +26,8 @@ from mcp_skills_server.telemetry import events
 
 _MAX_NEEDED: Final = 64
 """The maximum number of dependencies of one skill that are followed."""
+_MAX_GIVEN: Final = 256
+"""The maximum number of versions of skills that a session remembers, for recalls."""
 _MAX_ERRORS: Final = 3
 """The maximum number of unknown names reported by one call, because each one costs a search."""
 
@@ -53,6 +56,8 @@ class ActiveSkills:
         """Paths of loaded skills of which the model requested only the instructions."""
         self.change_count = 0
         """The number of loads and unloads so far."""
+        self._given: dict[Skill, str] = {}
+        """The name of each version of a skill that the conversation was given, by the skill."""
         self._changing = Lock()
         """Serializes reading and changes, which wait for files."""
 
@@ -111,6 +116,7 @@ class ActiveSkills:
         self._unused = {path for path in active if path not in self._active or path in self._unused}
         self._active, self.paths = active, tuple(active)
         self.change_count += 1
+        self._remember(active)
 
     def clear(self) -> None:
         """Discard the loaded skills without locking, at the session's end."""
@@ -147,7 +153,41 @@ class ActiveSkills:
             return active
 
         self._active = await retry_when_stale(offering.skill_set, read)
+        self._remember(self._active)
         return self._active
+
+    def _remember(self, active: Active) -> None:
+        self._given |= {entry.skill: entry.loaded.name for entry in active.values()}
+        while len(self._given) > _MAX_GIVEN:
+            del self._given[next(iter(self._given))]
+
+    async def take_recalled(self, offering: Offering) -> Mapping[str, Advisory]:
+        """Unload recalled skills, and return each advisory not returned before, by skill name.
+
+        A session of another process knows only the paths of its skills: the path of one that is
+        refused counts, too.
+        """
+        async with self._changing:
+            recalled: dict[str, Advisory] = {}
+            gone: set[str] = set()
+            for skill, name in [*self._given.items()]:
+                if advisory := offering.advisory_on(skill):
+                    recalled[name] = advisory
+                    del self._given[skill]
+                    entry = self._active.get(skill.path)
+                    if entry is None or entry.skill is skill:
+                        gone.add(skill.path)
+            for path in {*self.paths} - {*self._active} - gone:
+                if advisory := offering.advisory_at(path):
+                    recalled[path.rpartition("/")[2]] = advisory
+                    gone.add(path)
+            if not gone.isdisjoint(self.paths):
+                self._active = {
+                    path: entry for path, entry in self._active.items() if path not in gone
+                }
+                self.paths = tuple(path for path in self.paths if path not in gone)
+                self.change_count += 1
+            return recalled
 
     async def _fresh(
         self, offering: Offering, view: View, names: Sequence[str], kept: Active

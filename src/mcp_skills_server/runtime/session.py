@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.views import View, permissions_of, retry_when_sta
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format import media
+from mcp_skills_server.format import identity, media
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
@@ -170,23 +170,49 @@ class Session(ClosingMixin):
         self.calls += 1
         offering = offering or self._offering
         try:
+            request = _Request(offering, {}, progress, client_of(client), owner)
+            result = await self._answer(name, arguments or {}, request)
+            for notice in await self._recall_notices(offering):
+                result = dialect.with_note(result, notice)
+            return result
+        finally:
+            self.calls -= 1
+
+    async def _answer(
+        self, name: str, arguments: Mapping[str, Any], request: _Request
+    ) -> ToolResult:
+        offering = request.offering
+        try:
             tool = dialect.canonical(name)
             if tool not in _CALLS:
                 there = [tool for tool in _CALLS if tool != dialect.RUN or offering.runs_scripts]
                 words = f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
                 return dialect.failure(words)
             # Some clients send null for an optional argument without a value.
-            given = {key: value for key, value in (arguments or {}).items() if value is not None}
+            given = {key: value for key, value in arguments.items() if value is not None}
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return dialect.failure(invalid)
-            active = await self.loaded.refresh(offering)
-            request = _Request(offering, active, progress, client_of(client), owner)
+            request = request._replace(active=await self.loaded.refresh(offering))
             return await _CALLS[tool](self, given, request)
         except RequestError as error:
             return dialect.failure(str(error))
-        finally:
-            self.calls -= 1
+
+    async def _recall_notices(self, offering: Offering) -> list[str]:
+        """Return a notice for each skill of this conversation that is recalled since the last call.
+
+        It names a replacement only if the caller may load that.
+        """
+        notices: list[str] = []
+        for name, advisory in (await self.loaded.take_recalled(offering)).items():
+            snapshot = offering.skill_set.snapshot
+            other = None
+            if advisory.replacement:
+                other = identity.lookup(snapshot, advisory.replacement, Standing.LENIENT)
+            replacement = None if other is None else name_of(other, snapshot)
+            notice = dialect.recall_notice(name, advisory.severity, advisory.reason, replacement)
+            notices.append(notice)
+        return notices
 
     def close(self) -> None:
         """End the session, and remove its work directory. Safe to call twice."""

@@ -73,7 +73,10 @@ def test_session_that_loaded_a_recalled_skill_is_told_once_and_no_other(folder: 
 
 def test_recalled_skill_is_served_by_no_method(folder: Path, era: Era) -> None:
     recall(folder, {"tea": "none"})
-    with app_serving(folder / "skills", "--advisories", folder / "advisories.toml") as server, client(server, era) as user:
+    with (
+        app_serving(folder / "skills", "--advisories", folder / "advisories.toml") as server,
+        client(server, era) as user,
+    ):
         with pytest.raises(WireError):
             user.request("resources/read", {"uri": "skill://tea/SKILL.md"})
         with pytest.raises(WireError):

@@ -6,14 +6,13 @@ it. The advisories of a source apply to its own skills alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.reader import SkillReader
 from mcp_skills_server.codes import problem
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Skill
 
 SEVERITIES: Final = ("low", "medium", "high", "critical")
 """The severities of an advisory, in the words of CVSS."""
@@ -51,8 +50,6 @@ class Recalls:
         """The advisories by digest, by the `given` path of their root; "" for all roots."""
         self._refused: dict[str, Advisory] = {}
         """The latest refusal by the path of the skill, for sessions that know only the path."""
-        self._whole = WeakKeyDictionary[Skill, str]()
-        """The digest over all files of a skill, which is asked for at each scan and call."""
 
     def __bool__(self) -> bool:
         return bool(self._tables)
@@ -71,13 +68,15 @@ class Recalls:
 
     def find(self, reader: SkillReader, skill: Skill) -> Advisory | None:
         """Return the advisory on a skill or on one of its files, or None."""
-        return self._find(reader, skill, skill.digests.values()) or self._find_whole(reader, skill)
+        if not self._tables:
+            return None
+        return self._find(reader, skill, [*skill.digests.values(), skill.whole_digest])
 
     def refuse(self, reader: SkillReader, skill: Skill, whole: Skill) -> GateRefusal | None:
         """Refuse a recalled skill, also if only `whole`, with its refused nested skills, is."""
         if not self._tables:
             return None
-        advisory = self.find(reader, skill) or self._find_whole(reader, whole)
+        advisory = self.find(reader, skill) or self._find(reader, skill, [whole.whole_digest])
         if advisory is None:
             return None
         self._refused[skill.path] = advisory
@@ -89,21 +88,7 @@ class Recalls:
         is_in_force = any(advisory in table.values() for table in self._tables.values())
         return advisory if is_in_force else None
 
-    def _find_whole(self, reader: SkillReader, skill: Skill) -> Advisory | None:
-        if not self._tables or skill.standing is Standing.UNUSABLE:
-            return None  # an unusable skill may have any size
-        digest = self._whole.get(skill)
-        if digest is None:
-            try:
-                digest = reader.digest_over(skill)
-            except OSError:
-                return None  # a file is unreadable: the skill is not what was published
-            self._whole[skill] = digest
-        return self._find(reader, skill, [digest])
-
-    def _find(
-        self, reader: SkillReader, skill: Skill, digests: Iterable[str]
-    ) -> Advisory | None:
+    def _find(self, reader: SkillReader, skill: Skill, digests: Sequence[str]) -> Advisory | None:
         for root in ("", reader.roots[skill.root].given):
             table = self._tables.get(root, {})
             for digest in digests:

@@ -228,7 +228,9 @@ class FilteredSkills:
         self._registry = registry
         self._lock = threading.Lock()
         self.forget()
-        self.read, self.loaded = registry.read, registry.loaded  # unfiltered, as in `GrantedSkills`
+        # unfiltered, as in `GrantedSkills`
+        self.read, self.loaded = registry.read, registry.loaded
+        self.advisory_on = registry.advisory_on
 
     @property
     def snapshot(self) -> Snapshot:

@@ -146,7 +146,6 @@ class OpenedRoots:
             logger.warning("%s: %s cannot be served", self.lock, path)
         return ""
 
-
     def reread_advisories(self, path: str | None) -> str:
         """Apply the file of advisories as it is now. Return the reason of a refusal, or "".
 
@@ -394,7 +393,10 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         registry = opened.registry
         registry.load()
         if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
-            reasons = {problem.skill: problem.message for problem in registry.snapshot.problems}
+            reasons = {
+                problem.skill: f"{problem.message} [{problem.code}]"
+                for problem in registry.snapshot.problems
+            }
             reason = reasons.get(unserved[0], "it is not there")
             reason += more_suffix(len(unserved) - 1)
             hint = "see 'diff --lock', then 'update', or leave out --frozen"

@@ -5,10 +5,12 @@ All objects are immutable.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -134,6 +136,14 @@ class SkillFile(NamedTuple):  # made three times as fast as a frozen dataclass
     executable: bool = False
 
 
+def combined_digest(digests: Mapping[str, str]) -> str:
+    """Return one digest of the digests of files by path, as approvals and lock files use it."""
+    combined = hashlib.sha256()
+    for path, digest in sorted(digests.items()):
+        combined.update(path.encode() + b"\0" + digest.encode() + b"\n")
+    return f"sha256:{combined.hexdigest()}"
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Skill:
     """A directory with a SKILL.md, as a scan found it. Unchanged means the same object.
@@ -200,6 +210,16 @@ class Skill:
         """The digest of each readable file, by path."""
         return {path: file.digest for path, file in self.files.items() if file.digest}
 
+    @property
+    def whole_digest(self) -> str:
+        """The cached digest of all files, "" if the scan could not read one."""
+        digest = _whole_digests.get(self)
+        if digest is None:
+            digests = self.digests
+            digest = combined_digest(digests) if len(digests) == len(self.files) else ""
+            _whole_digests[self] = digest
+        return digest
+
     def has_same_content(self, other: Skill) -> bool:
         """Tell whether two skills of one path differ in nothing that a listing or a read shows."""
         return self is other or (
@@ -210,3 +230,6 @@ class Skill:
             and self.standing == other.standing
             and self.origin == other.origin
         )
+
+
+_whole_digests: Final = WeakKeyDictionary[Skill, str]()

@@ -74,18 +74,27 @@ class RetentionPolicy:
 class Artifacts:
     """Artifacts of the latest and of recent editions. Write under the publication's lock."""
 
-    def __init__(self, keeping: RetentionPolicy, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        keeping: RetentionPolicy,
+        clock: Callable[[], float],
+        advisory_on: Callable[[Skill], object],
+    ) -> None:
         self._keeping = keeping
         self._clock = clock
+        self._advisory_on = advisory_on
         self._spool = Spool()
         self._kept: dict[str, tuple[Artifact, ArtifactSlot]] = {}
+        self.skills: dict[str, Skill] = {}
+        """The skill of each artifact, by path."""
         self._retired: dict[str, float] = {}  # since when, by path, the oldest first
         self._former: dict[str, Published] = {}  # the newest retired version, by skill name
 
-    def put(self, artifact: Artifact, raw: bytes) -> None:
-        """Spool an artifact, or raise OSError if there is no space."""
+    def put(self, artifact: Artifact, raw: bytes, skill: Skill) -> None:
+        """Spool the artifact of a skill, or raise OSError if there is no space."""
         if artifact.path not in self._kept:
             self._kept[artifact.path] = (artifact, self._spool.write(raw))
+        self.skills[artifact.path] = skill
 
     def get(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
         """Return the artifact at a path and its bytes, or None if it is not retained."""
@@ -122,6 +131,7 @@ class Artifacts:
         self._forget(now)
         for path in self._kept.keys() - named - self._retired.keys():
             self._spool.delete(self._kept.pop(path)[1].row)
+            del self.skills[path]
         self._former = {
             name: published
             for name, published in self._former.items()
@@ -139,6 +149,8 @@ class Artifacts:
             del self._retired[path]
 
     def _is_kept(self, path: str) -> bool:
+        if path in self.skills and self._advisory_on(self.skills[path]):
+            return False  # recalled since
         since = self._retired.get(path)
         return since is None or self._clock() - since < self._keeping.seconds
 

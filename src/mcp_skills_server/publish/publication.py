@@ -78,7 +78,7 @@ class Publication:
         self._lock = threading.Lock()
         self._packed: dict[Skill, Published | str] = {}
         """The result of packing a skill, or the reason for its refusal."""
-        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock)
+        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock, registry.advisory_on)
         self._made_at = 0.0
         self._settled = True
         """Whether all files of the latest edition could be read."""
@@ -166,13 +166,14 @@ class Publication:
         packed_or_reason = self._packed.get(skill)
         if packed_or_reason is None:
             try:
-                packed_or_reason = self._pack_anew(skill if self._evals else without_evals(skill))
+                packed_or_reason = self._pack_anew(skill)
             except ArchiveRefusedError as refused:
                 packed_or_reason = str(refused)
             self._packed[skill] = packed_or_reason
         return packed_or_reason
 
-    def _pack_anew(self, skill: Skill) -> Published:
+    def _pack_anew(self, whole: Skill) -> Published:
+        skill = whole if self._evals else without_evals(whole)
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
@@ -181,7 +182,7 @@ class Publication:
         else:
             suffix, raw = "", read[SKILL_MD]
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
-        self._artifacts.put(artifact, raw)
+        self._artifacts.put(artifact, raw, whole)
         return Published(skill, artifact)
 
     # The content of editions
@@ -189,6 +190,11 @@ class Publication:
     def artifact(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
         """Return an artifact and its bytes by path, of the latest or a recent edition, or None."""
         return self._artifacts.get(path)
+
+    def whole_digest(self, artifact: Artifact) -> str:
+        """Return the digest of all files of the skill of a retained artifact, "" if unknown."""
+        skill = self._artifacts.skills.get(artifact.path)
+        return "" if skill is None else skill.whole_digest
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:
         """Return the skill of discovery 0.1.0 with this file, of this edition or a recent one."""

@@ -43,6 +43,7 @@ class Offering:
         settings: RuntimeSettings,
         scripts: Scripts | None,
         search: Callable[[], Search],
+        *,
         registry: Registry,
         of_all: Briefing | None = None,
     ) -> None:

@@ -215,7 +215,8 @@ class Discovery:
         # Chunks are small, and from a file written recently: a thread switch for each would cost
         # more than the read.
         read = partial(off_loop, True, slot.read)
-        use = Use("load", self._skill_path(path), "", artifact.digest)
+        whole = self.publication.whole_digest(artifact)
+        use = Use("load", self._skill_path(path), "", artifact.digest, whole)
         kind = _with_charset(artifact.media_type)
         return _Resource(kind, artifact.digest, slot.size, _YEAR_S, read, use)
 
@@ -237,7 +238,9 @@ class Discovery:
             return None
         kind = _with_charset(media.media_type(path) or "application/octet-stream")
         digest = file.digest or ""
-        use = Use("load" if path == SKILL_MD else "read", published.skill.path, path, digest)
+        action = "load" if path == SKILL_MD else "read"
+        whole = self.publication.whole_digest(published.artifact)
+        use = Use(action, published.skill.path, path, digest, whole)
         return self._document(kind, digest, raw, use)
 
     async def _edition(self) -> Edition:

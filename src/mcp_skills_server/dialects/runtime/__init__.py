@@ -79,5 +79,6 @@ __all__ = [
     "failure", "groups", "hidden_remarks", "in_instructions", "in_loading", "in_workspace",
     "instructions", "is_offered", "is_usable", "listing", "load_result", "nothing_fits",
     "output_file", "problems", "proposal_list", "proposal_stored", "proposing", "recall_notice",
-    "round_robin", "script_result", "scripts_of", "shown_part", "text_file", "unread_notice", "with_note",
+    "round_robin", "script_result", "scripts_of", "shown_part", "text_file", "unread_notice",
+    "with_note",
 ]  # fmt: skip

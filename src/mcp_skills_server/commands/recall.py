@@ -1,0 +1,142 @@
+"""`recall`: report from audit logs who was given what an advisory recalls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+
+import click
+
+from mcp_skills_server.commands.fields import file, output_format, takes
+from mcp_skills_server.commands.options import ConfigOptions, RecallOptions
+from mcp_skills_server.commands.printing import remark, say, say_json, say_table
+from mcp_skills_server.errors import UsageError, plural
+from mcp_skills_server.model import printable
+from mcp_skills_server.model.decoding import load_json
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.recalls import Advisory
+
+_GIVEN: Final = frozenset(("load", "read", "run"))
+"""The events of an audit log by which a client was given a file."""
+_MAX_LINE: Final = 1 << 16
+"""The maximum number of bytes of a line that is read; a server writes much shorter ones."""
+_SHOWN: Final = 19
+"""Characters of a digest in the table."""
+
+
+class SearchRecallOptions(ConfigOptions, RecallOptions):
+    audit_log: str | None = file("The audit log of the server.")
+    form: Literal["table", "json"] = output_format("table", "json")
+
+
+class _Holder(NamedTuple):
+    """Who was given what: a digest and a skill, and the client as the audit log has it."""
+
+    digest: str
+    skill: str
+    principal: str
+    host: str
+    address: str
+
+
+@dataclass(slots=True)
+class _Times:
+    """How often a holder was given it, and the first and the last time."""
+
+    count: int
+    first: str
+    last: str
+
+
+@click.command()
+@click.argument("logs", nargs=-1, metavar="[AUDIT-LOG]...", type=click.Path(dir_okay=False))
+@takes(SearchRecallOptions)
+def recall(options: SearchRecallOptions, logs: tuple[str, ...]) -> int:
+    """List the principals and hosts that were given a skill that --advisories recalls.
+
+    AUDIT-LOG is a file that `serve --audit-log` wrote, such as a rotated one; without any, that of
+    --audit-log. Exit code 1 if somebody had a recalled skill.
+
+    \b
+    Examples:
+      mcp-skills-server recall --advisories advisories.toml audit.jsonl
+      mcp-skills-server recall --config server.toml --format json
+    """
+    from mcp_skills_server.provenance import advisories
+
+    if options.advisories is None:
+        raise UsageError("there is nothing to look for; give --advisories FILE")
+    files = logs or tuple(filter(None, (options.audit_log,)))
+    if not files:
+        raise UsageError("there is nothing to search; give AUDIT-LOG, or --audit-log FILE")
+    recalled = {advisory.digest: advisory for advisory in advisories.read(Path(options.advisories))}
+    holders: dict[_Holder, _Times] = {}
+    for path in files:
+        _search(path, recalled, holders)
+    if options.form == "json":
+        say_json(
+            [
+                {**holder._asdict(), "times": times.count, "first": times.first, "last": times.last}
+                | {"reason": recalled[holder.digest].reason}
+                for holder, times in holders.items()
+            ]
+        )
+    else:
+        _show(holders, recalled)
+    return int(bool(holders))
+
+
+def _search(path: str, recalled: Mapping[str, Advisory], holders: dict[_Holder, _Times]) -> None:
+    """Add the holders that an audit log names."""
+    unread = 0
+    try:
+        for record in _records(path):
+            if record is None:
+                unread += 1
+                continue
+            whole = record.pop("skill_digest")
+            if whole in recalled:
+                record["digest"] = whole
+            if record["digest"] not in recalled:
+                continue
+            holder = _Holder(**{key: record[key] for key in _Holder._fields})
+            times = holders.setdefault(holder, _Times(0, record["time"], ""))
+            times.count += 1
+            times.first = min(times.first, record["time"])
+            times.last = max(times.last, record["time"])
+    except OSError as error:
+        raise UsageError(f"{printable(path)}: cannot be read ({error.strerror})") from None
+    if unread:
+        remark(f"{printable(path)}: {plural(unread, 'line')} cannot be read, and may name more")
+
+
+def _records(path: str) -> Iterator[dict[str, str] | None]:
+    """Yield the texts of each line by which a client was given a file, None for an invalid line."""
+    with open(path, "rb") as log:
+        while line := log.readline(_MAX_LINE):
+            try:
+                record = load_json(line)
+            except ValueError:
+                yield None
+                continue
+            if not isinstance(record, dict):
+                yield None
+            elif record.get("event") in _GIVEN:
+                fields = cast("dict[str, Any]", record)
+                keys = ("time", "skill_digest", *_Holder._fields)
+                yield {key: printable(str(fields.get(key, ""))) for key in keys}
+
+
+def _show(holders: Mapping[_Holder, _Times], recalled: Mapping[str, Advisory]) -> None:
+    rows: list[tuple[str, ...]] = []
+    for holder, times in holders.items():
+        client = (text or "-" for text in (holder.principal, holder.host, holder.address))
+        seen = (str(times.count), times.first[:19], times.last[:19])
+        rows.append((holder.skill, holder.digest[:_SHOWN], *client, *seen))
+    header = ("SKILL", "DIGEST", "PRINCIPAL", "HOST", "ADDRESS", "TIMES", "FIRST", "LAST")
+    say_table(header, rows, empty="nobody was given what is recalled")
+    for digest in dict.fromkeys(holder.digest for holder in holders):
+        say(f"{digest[:_SHOWN]}: {recalled[digest]}")

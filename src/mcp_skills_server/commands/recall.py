@@ -32,8 +32,8 @@ class SearchRecallOptions(ConfigOptions, RecallOptions):
     form: Literal["table", "json"] = output_format("table", "json")
 
 
-class _Holder(NamedTuple):
-    """Who was given what: a digest and a skill, and the client as the audit log has it."""
+class _Recipient(NamedTuple):
+    """A client that was given a recalled digest, as the audit log names it."""
 
     digest: str
     skill: str
@@ -43,8 +43,8 @@ class _Holder(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Times:
-    """How often a holder was given it, and the first and the last time."""
+class _Receipts:
+    """The number of times that a client was given a digest, the first time and the last."""
 
     count: int
     first: str
@@ -73,24 +73,31 @@ def recall(options: SearchRecallOptions, logs: tuple[str, ...]) -> int:
     if not files:
         raise UsageError("there is nothing to search; give AUDIT-LOG, or --audit-log FILE")
     recalled = {advisory.digest: advisory for advisory in advisories.read(Path(options.advisories))}
-    holders: dict[_Holder, _Times] = {}
+    recipients: dict[_Recipient, _Receipts] = {}
     for path in files:
-        _search(path, recalled, holders)
+        _search(path, recalled, recipients)
     if options.form == "json":
         say_json(
             [
-                {**holder._asdict(), "times": times.count, "first": times.first, "last": times.last}
-                | {"reason": recalled[holder.digest].reason}
-                for holder, times in holders.items()
+                {
+                    **recipient._asdict(),
+                    "times": times.count,
+                    "first": times.first,
+                    "last": times.last,
+                }
+                | {"reason": recalled[recipient.digest].reason}
+                for recipient, times in recipients.items()
             ]
         )
     else:
-        _show(holders, recalled)
-    return int(bool(holders))
+        _show(recipients, recalled)
+    return int(bool(recipients))
 
 
-def _search(path: str, recalled: Mapping[str, Advisory], holders: dict[_Holder, _Times]) -> None:
-    """Add the holders that an audit log names."""
+def _search(
+    path: str, recalled: Mapping[str, Advisory], recipients: dict[_Recipient, _Receipts]
+) -> None:
+    """Add the recipients that an audit log names."""
     unread = 0
     try:
         for record in _records(path):
@@ -102,8 +109,8 @@ def _search(path: str, recalled: Mapping[str, Advisory], holders: dict[_Holder, 
                 record["digest"] = whole
             if record["digest"] not in recalled:
                 continue
-            holder = _Holder(**{key: record[key] for key in _Holder._fields})
-            times = holders.setdefault(holder, _Times(0, record["time"], ""))
+            recipient = _Recipient(**{key: record[key] for key in _Recipient._fields})
+            times = recipients.setdefault(recipient, _Receipts(0, record["time"], ""))
             times.count += 1
             times.first = min(times.first, record["time"])
             times.last = max(times.last, record["time"])
@@ -126,17 +133,17 @@ def _records(path: str) -> Iterator[dict[str, str] | None]:
                 yield None
             elif record.get("event") in _GIVEN:
                 fields = cast("dict[str, Any]", record)
-                keys = ("time", "skill_digest", *_Holder._fields)
+                keys = ("time", "skill_digest", *_Recipient._fields)
                 yield {key: printable(str(fields.get(key, ""))) for key in keys}
 
 
-def _show(holders: Mapping[_Holder, _Times], recalled: Mapping[str, Advisory]) -> None:
+def _show(recipients: Mapping[_Recipient, _Receipts], recalled: Mapping[str, Advisory]) -> None:
     rows: list[tuple[str, ...]] = []
-    for holder, times in holders.items():
-        client = (text or "-" for text in (holder.principal, holder.host, holder.address))
+    for recipient, times in recipients.items():
+        client = (text or "-" for text in (recipient.principal, recipient.host, recipient.address))
         seen = (str(times.count), times.first[:19], times.last[:19])
-        rows.append((holder.skill, holder.digest[:_SHOWN], *client, *seen))
+        rows.append((recipient.skill, recipient.digest[:_SHOWN], *client, *seen))
     header = ("SKILL", "DIGEST", "PRINCIPAL", "HOST", "ADDRESS", "TIMES", "FIRST", "LAST")
     say_table(header, rows, empty="nobody was given what is recalled")
-    for digest in dict.fromkeys(holder.digest for holder in holders):
+    for digest in dict.fromkeys(recipient.digest for recipient in recipients):
         say(f"{digest[:_SHOWN]}: {recalled[digest]}")

@@ -51,9 +51,6 @@ class Recalls:
         self._refused: dict[str, Advisory] = {}
         """The latest refusal by the path of the skill, for sessions that know only the path."""
 
-    def __bool__(self) -> bool:
-        return bool(self._tables)
-
     def replace(self, advisories: Iterable[Advisory], root: str = "") -> bool:
         """Replace the advisories of a root, "" for those of all roots; tell whether they differ.
 

@@ -428,15 +428,13 @@ class Registry(SkillReader):
 
     # Problems
 
-    def advisory_on(self, skill: Skill) -> Advisory | None:
-        """Return the advisory that recalls a skill of any scan so far, or None."""
-        return None if self._recalls is None else self._recalls.find(self, skill)
-
-    def advisory_at(self, path: str) -> Advisory | None:
-        """Return the advisory for which the skill at a path is refused, or None."""
-        if self._recalls is None or path in self.snapshot.skills:
+    def advisory_on(self, skill: Skill | str) -> Advisory | None:
+        """Return the advisory on a skill of any scan, or on the refused one at a path, or None."""
+        if self._recalls is None:
             return None
-        return self._recalls.refused_at(path)
+        if not isinstance(skill, str):
+            return self._recalls.find(self, skill)
+        return None if skill in self.snapshot.skills else self._recalls.refused_at(skill)
 
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were alone, with those that another hides."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import click
 
@@ -15,9 +15,6 @@ from mcp_skills_server.commands.printing import remark, say, say_json, say_table
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import printable
 from mcp_skills_server.model.decoding import load_json
-
-if TYPE_CHECKING:
-    from mcp_skills_server.catalog.recalls import Advisory
 
 _GIVEN: Final = frozenset(("load", "read", "run"))
 """The events of an audit log by which a client was given a file."""
@@ -42,15 +39,6 @@ class _Recipient(NamedTuple):
     address: str
 
 
-@dataclass(slots=True)
-class _Receipts:
-    """The number of times that a client was given a digest, the first time and the last."""
-
-    count: int
-    first: str
-    last: str
-
-
 @click.command()
 @click.argument("logs", nargs=-1, metavar="[AUDIT-LOG]...", type=click.Path(dir_okay=False))
 @takes(SearchRecallOptions)
@@ -73,77 +61,49 @@ def recall(options: SearchRecallOptions, logs: tuple[str, ...]) -> int:
     if not files:
         raise UsageError("there is nothing to search; give AUDIT-LOG, or --audit-log FILE")
     recalled = {advisory.digest: advisory for advisory in advisories.read(Path(options.advisories))}
-    recipients: dict[_Recipient, _Receipts] = {}
-    for path in files:
-        _search(path, recalled, recipients)
+    spans: dict[_Recipient, tuple[int, str, str]] = {}
+    for recipient, time in chain.from_iterable(_search(path, recalled) for path in files):
+        count, first, last = spans.get(recipient, (0, time, time))
+        spans[recipient] = (count + 1, min(first, time), max(last, time))
     if options.form == "json":
         say_json(
             [
-                {
-                    **recipient._asdict(),
-                    "times": times.count,
-                    "first": times.first,
-                    "last": times.last,
-                }
-                | {"reason": recalled[recipient.digest].reason}
-                for recipient, times in recipients.items()
+                recipient._asdict() | {"times": count, "first": first, "last": last}
+                for recipient, (count, first, last) in spans.items()
             ]
         )
-    else:
-        _show(recipients, recalled)
-    return int(bool(recipients))
+        return int(bool(spans))
+    header = ("DIGEST", "SKILL", "PRINCIPAL", "HOST", "ADDRESS", "TIMES", "FIRST", "LAST")
+    rows = [
+        (recipient.digest[:_SHOWN], *(text or "-" for text in recipient[1:]), str(count), *span)
+        for recipient, (count, *span) in spans.items()
+    ]
+    say_table(header, rows, empty="nobody was given what is recalled")
+    for digest in dict.fromkeys(recipient.digest for recipient in spans):
+        say(f"{digest[:_SHOWN]}: {recalled[digest]}")
+    return int(bool(spans))
 
 
-def _search(
-    path: str, recalled: Mapping[str, Advisory], recipients: dict[_Recipient, _Receipts]
-) -> None:
-    """Add the recipients that an audit log names."""
+def _search(path: str, recalled: Collection[str]) -> Iterator[tuple[_Recipient, str]]:
+    """Yield each recipient that an audit log names, with the time."""
     unread = 0
     try:
-        for record in _records(path):
-            if record is None:
-                unread += 1
-                continue
-            whole = record.pop("skill_digest")
-            if whole in recalled:
-                record["digest"] = whole
-            if record["digest"] not in recalled:
-                continue
-            recipient = _Recipient(**{key: record[key] for key in _Recipient._fields})
-            times = recipients.setdefault(recipient, _Receipts(0, record["time"], ""))
-            times.count += 1
-            times.first = min(times.first, record["time"])
-            times.last = max(times.last, record["time"])
+        with open(path, "rb") as log:
+            while line := log.readline(_MAX_LINE):
+                try:
+                    record = load_json(line)
+                except ValueError:
+                    record = None
+                if not isinstance(record, dict):
+                    unread += 1
+                    continue
+                fields = cast("dict[str, Any]", record)
+                digests = [str(fields.get(key)) for key in ("skill_digest", "digest")]
+                known = [digest for digest in digests if digest in recalled]
+                if known and fields.get("event") in _GIVEN:
+                    texts = [printable(str(fields.get(key, ""))) for key in _Recipient._fields[1:]]
+                    yield _Recipient(known[0], *texts), printable(str(fields.get("time", "")))
     except OSError as error:
         raise UsageError(f"{printable(path)}: cannot be read ({error.strerror})") from None
     if unread:
         remark(f"{printable(path)}: {plural(unread, 'line')} cannot be read, and may name more")
-
-
-def _records(path: str) -> Iterator[dict[str, str] | None]:
-    """Yield the texts of each line by which a client was given a file, None for an invalid line."""
-    with open(path, "rb") as log:
-        while line := log.readline(_MAX_LINE):
-            try:
-                record = load_json(line)
-            except ValueError:
-                yield None
-                continue
-            if not isinstance(record, dict):
-                yield None
-            elif record.get("event") in _GIVEN:
-                fields = cast("dict[str, Any]", record)
-                keys = ("time", "skill_digest", *_Recipient._fields)
-                yield {key: printable(str(fields.get(key, ""))) for key in keys}
-
-
-def _show(recipients: Mapping[_Recipient, _Receipts], recalled: Mapping[str, Advisory]) -> None:
-    rows: list[tuple[str, ...]] = []
-    for recipient, times in recipients.items():
-        client = (text or "-" for text in (recipient.principal, recipient.host, recipient.address))
-        seen = (str(times.count), times.first[:19], times.last[:19])
-        rows.append((recipient.skill, recipient.digest[:_SHOWN], *client, *seen))
-    header = ("SKILL", "DIGEST", "PRINCIPAL", "HOST", "ADDRESS", "TIMES", "FIRST", "LAST")
-    say_table(header, rows, empty="nobody was given what is recalled")
-    for digest in dict.fromkeys(recipient.digest for recipient in recipients):
-        say(f"{digest[:_SHOWN]}: {recalled[digest]}")

@@ -14,7 +14,7 @@ skill's path or name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -31,6 +31,20 @@ _MAX_CHARACTERS: Final = 300
 """The maximum length of a reason or a replacement, which models are shown."""
 
 
+def _is_line(value: object) -> bool:
+    is_text = isinstance(value, str) and value.strip() == value and value.isprintable()
+    return is_text and 0 < len(cast("str", value)) <= _MAX_CHARACTERS
+
+
+_LINE: Final = f"one line of 1 to {_MAX_CHARACTERS} characters"
+_FORMS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
+    "digest": (is_digest, "'sha256:' and 64 hex digits"),
+    "severity": (SEVERITIES.__contains__, f"one of {', '.join(SEVERITIES)}"),
+    "reason": (_is_line, _LINE),
+    "replacement": (lambda value: value == "" or _is_line(value), _LINE),
+}
+
+
 def parse(text: str) -> tuple[Advisory, ...]:
     """Parse the text of a file of advisories.
 
@@ -38,45 +52,26 @@ def parse(text: str) -> tuple[Advisory, ...]:
         ValueError: it is invalid; the message has the reason and the place.
     """
     content = load_toml(text)
-    version = content.get("version", "missing")
+    version, entries = content.get("version", "missing"), content.get("advisory", [])
     if type(version) is not int or version != _VERSION:
         raise ValueError(f"its version is {version}, and this program reads {_VERSION}")
     if unknown := content.keys() - {"version", "advisory"}:
         raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
-    entries = content.get("advisory", [])
     if not isinstance(entries, list):
         raise ValueError("'advisory' is not a list of tables; write [[advisory]]")
-    advisories: list[Advisory] = []
-    for number, entry in enumerate(cast("list[Any]", entries), 1):
-        try:
-            advisories.append(_advisory(entry))
-        except ValueError as error:
-            raise ValueError(f"advisory {number}: {error}") from None
-    return tuple(advisories)
+    return tuple(_advisory(*pair) for pair in enumerate(cast("list[Any]", entries), 1))
 
 
-def _advisory(entry: Any) -> Advisory:
+def _advisory(number: int, entry: Any) -> Advisory:
     if not isinstance(entry, dict):
-        raise ValueError("this is not a table")
-    fields = cast("Mapping[str, Any]", entry)
-    if unknown := fields.keys() - {*Advisory._fields}:
-        raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
-    digest, severity = fields.get("digest"), fields.get("severity")
-    if not is_digest(digest):
-        raise ValueError("'digest' is not 'sha256:' and 64 hex digits")
-    if severity not in SEVERITIES:
-        raise ValueError(f"'severity' is none of {', '.join(SEVERITIES)}")
-    reason = _line(fields, "reason")
-    replacement = _line(fields, "replacement") if "replacement" in fields else ""
-    return Advisory(digest, reason, severity, replacement)
-
-
-def _line(fields: Mapping[str, Any], key: str) -> str:
-    value = fields.get(key)
-    is_line = isinstance(value, str) and value.strip() and value.isprintable()
-    if not is_line or len(value) > _MAX_CHARACTERS:
-        raise ValueError(f"{key!r} is not one line of 1 to {_MAX_CHARACTERS} characters")
-    return value.strip()
+        raise ValueError(f"advisory {number} is not a table")
+    fields = {"replacement": "", **cast("dict[str, Any]", entry)}
+    if unknown := fields.keys() - _FORMS:
+        raise ValueError(f"advisory {number} has unknown keys: {', '.join(sorted(unknown))}")
+    for key, (fits, form) in _FORMS.items():
+        if not fits(fields.get(key)):
+            raise ValueError(f"advisory {number}: {key!r} is not {form}")
+    return Advisory(**fields)
 
 
 def read(path: Path) -> tuple[Advisory, ...]:

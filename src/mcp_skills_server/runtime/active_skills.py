@@ -171,14 +171,14 @@ class ActiveSkills:
             recalled: dict[str, Advisory] = {}
             gone: set[str] = set()
             for skill, name in [*self._given.items()]:
-                if advisory := offering.advisory_on(skill):
+                if advisory := offering.skill_set.advisory_on(skill):
                     recalled[name] = advisory
                     del self._given[skill]
                     entry = self._active.get(skill.path)
                     if entry is None or entry.skill is skill:
                         gone.add(skill.path)
             for path in {*self.paths} - {*self._active} - gone:
-                if advisory := offering.advisory_at(path):
+                if advisory := offering.skill_set.advisory_on(path):
                     recalled[path.rpartition("/")[2]] = advisory
                     gone.add(path)
             if not gone.isdisjoint(self.paths):

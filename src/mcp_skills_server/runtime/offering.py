@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from mcp_skills_server.catalog.recalls import Advisory
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import permissions_of
 from mcp_skills_server.dialects import runtime
@@ -33,7 +31,6 @@ class Offering:
         settings: the operator's settings.
         scripts: the script runner; None if scripts are disabled.
         search: returns the search of all skills.
-        registry: all skills, with their advisories.
         of_all: the briefing of all skills, if these are a part of them.
     """
 
@@ -43,15 +40,12 @@ class Offering:
         settings: RuntimeSettings,
         scripts: Scripts | None,
         search: Callable[[], Search],
-        *,
-        registry: Registry,
         of_all: Briefing | None = None,
     ) -> None:
         self.skill_set = skill_set
         self.settings = settings
         self.scripts = scripts
         self._search_of_all = search
-        self._registry = registry
         self.briefing = Briefing(skill_set, settings, lambda: self.runs_scripts, of_all)
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
         self._runs: tuple[Snapshot, bool] | None = None
@@ -86,18 +80,6 @@ class Offering:
             )
             for skill in skills
         ]
-
-    def advisory_on(self, skill: Skill) -> Advisory | None:
-        """Return the advisory that recalls a skill, or None, also for one that is not seen here."""
-        return self._registry.advisory_on(skill) if self._sees(skill.path) else None
-
-    def advisory_at(self, path: str) -> Advisory | None:
-        """Return the advisory for which the skill at a path is refused, likewise."""
-        return self._registry.advisory_at(path) if self._sees(path) else None
-
-    def _sees(self, path: str) -> bool:
-        permissions = permissions_of(self.skill_set)
-        return permissions is None or permissions.can_read(path)
 
     def find(self, snapshot: Snapshot, wanted: str) -> Skill:
         """Return the skill of this name, skill path or location.

@@ -63,8 +63,7 @@ class Runtime(ClosingMixin):
         self._embeddings = embeddings
         self._search: Search | None = None
         self._search_lock = Lock()
-        search = self._search_of_all
-        self.whole = Offering(registry, self.settings, self.scripts, search, registry=registry)
+        self.whole = Offering(registry, self.settings, self.scripts, self._search_of_all)
         """All skills, as models are offered them."""
         self._unsubscribe: Callable[[], None] = registry.subscribe(self.whole.briefing.note)
         self.offerings = LruCache(self._make_offering, _MAX_OFFERINGS)
@@ -84,14 +83,8 @@ class Runtime(ClosingMixin):
     def _make_offering(self, skill_set: SkillSet) -> Offering:
         if skill_set is self.registry:
             return self.whole
-        return Offering(
-            skill_set,
-            self.settings,
-            self.scripts,
-            self._search_of_all,
-            registry=self.registry,
-            of_all=self.whole.briefing,
-        )
+        briefing, search = self.whole.briefing, self._search_of_all
+        return Offering(skill_set, self.settings, self.scripts, search, briefing)
 
     def _search_of_all(self) -> Search:
         from mcp_skills_server.runtime.search import Search  # late: a handshake needs no search

@@ -343,8 +343,7 @@ def test_skill_that_was_switched_off_since_is_not_remembered(top: Path, index: I
 
 def test_skill_that_was_recalled_since_is_not_remembered(top: Path, index: Index) -> None:
     before = start(top, index=index).snapshot.skills
-    recalls = Recalls()
-    recalls.replace([Advisory(before["one"].digests["SKILL.md"], "it is bad", "low")])
+    recalls = Recalls([Advisory(before["one"].digests["SKILL.md"], "it is bad", "low")])
     registry = Registry([top], index=index, recalls=recalls)
     remembered = registry.remembered()
     assert remembered is not None

@@ -17,9 +17,7 @@ def advisory(digest: str) -> Advisory:
 
 
 def recalls_of(*digests: str, is_locked: bool = False) -> Recalls:
-    recalls = Recalls(is_locked=is_locked)
-    recalls.replace(map(advisory, digests))
-    return recalls
+    return Recalls(map(advisory, digests), is_locked=is_locked)
 
 
 def digests_of(root: Path, path: str) -> tuple[str, dict[str, str]]:
@@ -56,7 +54,7 @@ def test_skill_is_refused_while_it_is_served_and_admitted_once_it_differs(tmp_pa
     recalls = Recalls()
     with Registry([tmp_path], recalls=recalls) as registry:
         assert served(registry) == ["bad"]
-        assert recalls.replace([advisory(whole)])
+        recalls.replace([advisory(whole)])
         registry.refresh()
         assert served(registry) == []
         write_files(tmp_path / "bad", {"more.md": "More.\n"})
@@ -65,7 +63,7 @@ def test_skill_is_refused_while_it_is_served_and_admitted_once_it_differs(tmp_pa
         (tmp_path / "bad" / "more.md").unlink()
         registry.refresh()
         assert served(registry) == []
-        assert recalls.replace([])
+        recalls.replace([])
         registry.refresh()
         assert served(registry) == ["bad"]
 

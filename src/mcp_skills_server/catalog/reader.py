@@ -88,8 +88,9 @@ class SkillReader:
         Raises:
             StaleFileError: a file could not be read.
         """
-        return skill.whole_digest or combined_digest(
-            {path: file.digest or digest_of(self.read(file)) for path, file in skill.files.items()}
+        files = skill.files.items()
+        return combined_digest(
+            {path: file.digest or digest_of(self.read(file)) for path, file in files}
         )
 
     def body(self, skill: Skill) -> Body:

@@ -1,31 +1,23 @@
-"""Recalls: advisories that withdraw skills by digest, and the check that refuses those skills.
-
-The digest of an advisory is that of one file, or that of all files of a skill as lock files have
-it. The advisories of a source apply to its own skills alone.
-"""
+"""Recalls: advisories that withdraw skills by digest, and the check that refuses those skills."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog.gates import GateRefusal
-from mcp_skills_server.catalog.reader import SkillReader
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill
+from mcp_skills_server.model.skill import whole_digest
 
 SEVERITIES: Final = ("low", "medium", "high", "critical")
 """The severities of an advisory, in the words of CVSS."""
 
 
 class Advisory(NamedTuple):
-    """A recall of one digest.
+    """A recall of one digest: of a file, or of all files of a skill as lock files have it.
 
-    Attributes:
-        digest: of a file, or of all files of a skill.
-        reason: why it is recalled, in one line.
-        severity: one of `SEVERITIES`.
-        replacement: the path or name of the skill to load instead; "" for none.
+    `replacement` is the path or name of the skill to load instead, "" for none.
     """
 
     digest: str
@@ -38,57 +30,36 @@ class Advisory(NamedTuple):
 
 
 class Recalls:
-    """The advisories in force. Thread-safe: a replaced table is never changed.
+    """The advisories in force. `is_locked` gives refusals the code for skills of a lock file.
 
-    `is_locked` tells whether a lock file names the skills, which gives refusals a code of their
-    own.
+    Thread-safe: `advisories`, by digest, is never changed but replaced.
     """
 
-    def __init__(self, *, is_locked: bool = False) -> None:
+    def __init__(self, advisories: Iterable[Advisory] = (), *, is_locked: bool = False) -> None:
         self._code = "lock-recalled" if is_locked else "recalled"
-        self._tables: dict[str, Mapping[str, Advisory]] = {}
-        """The advisories by digest, by the `given` path of their root; "" for all roots."""
         self._refused: dict[str, Advisory] = {}
         """The latest refusal by the path of the skill, for sessions that know only the path."""
+        self.replace(advisories)
 
-    def replace(self, advisories: Iterable[Advisory], root: str = "") -> bool:
-        """Replace the advisories of a root, "" for those of all roots; tell whether they differ.
+    def replace(self, advisories: Iterable[Advisory]) -> None:
+        """Replace the advisories. The caller refreshes the registry, which then refuses skills."""
+        self.advisories: Mapping[str, Advisory] = {
+            advisory.digest: advisory for advisory in advisories
+        }
 
-        The caller refreshes the registry, which then refuses what is recalled.
-        """
-        table = {advisory.digest: advisory for advisory in advisories}
-        tables = {**self._tables, root: table}
-        if not table:
-            del tables[root]
-        is_new, self._tables = tables != self._tables, tables
-        return is_new
+    def advisory_on(self, skill: Skill | str) -> Advisory | None:
+        """Return the advisory on a skill of any scan, or on the one refused at a path, or None."""
+        advisories = self.advisories
+        if isinstance(skill, str):
+            refused = self._refused.get(skill)
+            return None if refused is None else advisories.get(refused.digest)
+        digests = {*skill.digests.values(), whole_digest(skill)} if advisories else set[str]()
+        return next((advisories[digest] for digest in digests & advisories.keys()), None)
 
-    def find(self, reader: SkillReader, skill: Skill) -> Advisory | None:
-        """Return the advisory on a skill or on one of its files, or None."""
-        if not self._tables:
-            return None
-        return self._find(reader, skill, [*skill.digests.values(), skill.whole_digest])
-
-    def refuse(self, reader: SkillReader, skill: Skill, whole: Skill) -> GateRefusal | None:
+    def refuse(self, skill: Skill, whole: Skill) -> GateRefusal | None:
         """Refuse a recalled skill, also if only `whole`, with its refused nested skills, is."""
-        if not self._tables:
-            return None
-        advisory = self.find(reader, skill) or self._find(reader, skill, [whole.whole_digest])
+        advisory = self.advisory_on(skill) or self.advisories.get(whole_digest(whole))
         if advisory is None:
             return None
         self._refused[skill.path] = advisory
         return GateRefusal(problem(self._code, f"it is {advisory}"))
-
-    def refused_at(self, path: str) -> Advisory | None:
-        """Return the advisory of the latest refusal of a skill at this path, or None."""
-        advisory = self._refused.get(path)
-        is_in_force = any(advisory in table.values() for table in self._tables.values())
-        return advisory if is_in_force else None
-
-    def _find(self, reader: SkillReader, skill: Skill, digests: Sequence[str]) -> Advisory | None:
-        for root in ("", reader.roots[skill.root].given):
-            table = self._tables.get(root, {})
-            for digest in digests:
-                if digest in table:
-                    return table[digest]
-        return None

@@ -21,7 +21,7 @@ from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index, IndexedSkills
 from mcp_skills_server.catalog.path_map import above, outermost
 from mcp_skills_server.catalog.reader import SkillReader
-from mcp_skills_server.catalog.recalls import Advisory, Recalls
+from mcp_skills_server.catalog.recalls import Recalls
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
@@ -97,7 +97,7 @@ class Registry(SkillReader):
         index: keeps the skills of the roots for the next process; None for no index.
         gate: refuses skills that must not be served, such as those that a lock file does not name.
         sources: the sources of fetched roots; None if all roots are folders.
-        recalls: the advisories, whose skills are refused; None for none.
+        recalls: the advisories, whose skills are refused.
 
     Attributes:
         snapshot: all skills as of the last scan; immutable, and replaced by the next scan.
@@ -130,10 +130,10 @@ class Registry(SkillReader):
             root_gate = partial(gate, self)
             index = None  # its skills are shown before a gate can verify their files
         self.index = index
-        self._recalls = recalls
-        recall = None if recalls is None else partial(recalls.refuse, self)
+        self.recalls = recalls or Recalls()
+        self.advisory_on = self.recalls.advisory_on
         self._states = [
-            RootState(root, limits, root_gate, self.roots, recall) for root in self.roots
+            RootState(root, limits, root_gate, self.roots, self.recalls) for root in self.roots
         ]
         self.checks = Checks(self)
         self._listeners = Listeners()
@@ -427,14 +427,6 @@ class Registry(SkillReader):
         return merged, shadowed
 
     # Problems
-
-    def advisory_on(self, skill: Skill | str) -> Advisory | None:
-        """Return the advisory on a skill of any scan, or on the refused one at a path, or None."""
-        if self._recalls is None:
-            return None
-        if not isinstance(skill, str):
-            return self._recalls.find(self, skill)
-        return None if skill in self.snapshot.skills else self._recalls.refused_at(skill)
 
     def of_root(self, root: Root) -> Snapshot:
         """Return the skills of one root as if it were alone, with those that another hides."""

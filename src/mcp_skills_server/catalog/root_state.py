@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.index import IndexedSkills
 from mcp_skills_server.catalog.path_map import PathMap, above, levels
+from mcp_skills_server.catalog.recalls import Recalls
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Arm, Kept, Scan, unchanged
 from mcp_skills_server.catalog.switches import SWITCHES
@@ -34,10 +35,6 @@ RootGate: TypeAlias = Callable[[Skill], GateRefusal | None]
 """Refuses skills that must not be served; a full scan passes every skill through it again."""
 
 
-RecallCheck: TypeAlias = Callable[[Skill, Skill], GateRefusal | None]
-"""Refuses recalled skills; takes a skill, and the same with its refused nested skills."""
-
-
 class RootState:
     """State of one of the roots as of its last scans. Guarded by the registry's lock."""
 
@@ -47,12 +44,12 @@ class RootState:
         limits: Limits,
         gate: RootGate | None,
         roots: Sequence[Root],
-        recall: RecallCheck | None = None,
+        recalls: Recalls,
     ) -> None:
         self.root = root
         self.limits = limits
         self._gate = gate
-        self._recall = recall
+        self._recalls = recalls
         self._roots = roots
         self.skills = PathMap[Skill]()
         self.unsaved: set[str] = set()
@@ -211,8 +208,7 @@ class RootState:
         for directory in scan.kept:  # it has the bytes of an earlier scan, not those proved now
             for file in scan.skills[directory].files.values():
                 scan.signatures.pop(file.location, None)
-        gates = (self._gate, self._recall, self.root.off, self._refused)
-        if any(gates):
+        if self._gate or self._recalls.advisories or self.root.off or self._refused:
             self._refuse(subtree, scan, known)
         directories = known.keys() | scan.skills.keys()
         changed = {
@@ -248,8 +244,7 @@ class RootState:
             if refusal is not None and withheld:
                 # A lock or signature may cover the nested skills, too: it admits a part of it.
                 refusal = self._refusal(whole)
-            if refusal is None and self._recall is not None:
-                refusal = self._recall(skill, whole)
+            refusal = refusal or self._recalls.refuse(skill, whole)
             if refusal is None:
                 continue
             refused.append(directory)

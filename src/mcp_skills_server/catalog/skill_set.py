@@ -50,10 +50,7 @@ class SkillSet(Protocol):
         ...
 
     def advisory_on(self, skill: Skill | str, /) -> Advisory | None:
-        """Return the advisory on a skill, or on the refused one at a path, as far as it is known.
-
-        It may be a skill of an earlier snapshot.
-        """
+        """Return the advisory on a skill of any snapshot, or on the refused one at a path."""
         ...
 
     def unread_sources(self) -> Sequence[str]:

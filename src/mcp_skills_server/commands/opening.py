@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.access.grants import LOCAL, Grants
+from mcp_skills_server.catalog.recalls import Recalls
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
-    RecallOptions,
     RefreshOptions,
     RootOptions,
     ScanOptions,
@@ -33,7 +33,7 @@ from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
-    from mcp_skills_server.catalog.recalls import Recalls
+    from mcp_skills_server.catalog.recalls import Advisory
     from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
@@ -73,8 +73,6 @@ class OpenedRoots:
     """The gate of the lock file."""
     lock: str | None = None
     given: Sequence[str] = ()
-    recalls: Recalls | None = None
-    """What the file of advisories recalls; None without one."""
 
     def start(self, first_load: float) -> None:
         """Poll the remote roots; a first list waits `first_load` seconds for unfetched ones."""
@@ -151,18 +149,16 @@ class OpenedRoots:
 
         A refused file leaves the former advisories in force.
         """
-        if path is None or self.recalls is None:
-            return ""
-        from mcp_skills_server.provenance import advisories
-
+        recalls = self.registry.recalls
+        before = recalls.advisories
         try:
-            recalled = advisories.read(Path(path))
+            recalls.replace(_read_advisories(path))
         except UsageError as error:
             return f"{error}; the former advisories stay in force"
-        if self.recalls.replace(recalled):
+        if recalls.advisories != before:
             self.registry.loaded.wait()
             self.registry.refresh()
-            logger.info("%s was reloaded; its advisories: %d", path, len(recalled))
+            logger.info("%s was reloaded; its advisories: %d", path, len(recalls.advisories))
         return ""
 
 
@@ -213,7 +209,7 @@ def open_roots(
 
         pins = Pins(dict(zip(folders, locked, strict=True)))
         gates.insert(0, pins)
-    recalls = _recalls_of(options, is_locked=locked is not None)
+    recalls = Recalls(_read_advisories(options.advisories), is_locked=locked is not None)
     registry = Registry(
         roots,
         limits_of(options),
@@ -226,19 +222,16 @@ def open_roots(
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
     }
-    return OpenedRoots(registry, mirrors, scripts, pins, recalls=recalls)
+    return OpenedRoots(registry, mirrors, scripts, pins)
 
 
-def _recalls_of(options: RecallOptions, *, is_locked: bool) -> Recalls | None:
-    """Return the recalls of the file of advisories, or None without one."""
-    if options.advisories is None:
-        return None
-    from mcp_skills_server.catalog.recalls import Recalls
+def _read_advisories(path: str | None) -> Sequence[Advisory]:
+    """Return the advisories of a file; none without one."""
+    if path is None:
+        return ()
     from mcp_skills_server.provenance import advisories
 
-    recalls = Recalls(is_locked=is_locked)
-    recalls.replace(advisories.read(Path(options.advisories)))
-    return recalls
+    return advisories.read(Path(path))
 
 
 def _optional_folders(options: RootOptions, rules: Mapping[str, SourceRules]) -> set[str]:

@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -210,16 +210,6 @@ class Skill:
         """The digest of each readable file, by path."""
         return {path: file.digest for path, file in self.files.items() if file.digest}
 
-    @property
-    def whole_digest(self) -> str:
-        """The cached digest of all files, "" if the scan could not read one."""
-        digest = _whole_digests.get(self)
-        if digest is None:
-            digests = self.digests
-            digest = combined_digest(digests) if len(digests) == len(self.files) else ""
-            _whole_digests[self] = digest
-        return digest
-
     def has_same_content(self, other: Skill) -> bool:
         """Tell whether two skills of one path differ in nothing that a listing or a read shows."""
         return self is other or (
@@ -232,4 +222,8 @@ class Skill:
         )
 
 
-_whole_digests: Final = WeakKeyDictionary[Skill, str]()
+@lru_cache(1024)  # the files of one skill are read one after the other
+def whole_digest(skill: Skill) -> str:
+    """Return the digest of all files of a skill, "" if the scan could not read one."""
+    digests = skill.digests
+    return combined_digest(digests) if len(digests) == len(skill.files) else ""

@@ -18,7 +18,6 @@ from mcp_skills_server import codes
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import FilteredSkills
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
@@ -182,19 +181,15 @@ class Publication:
         else:
             suffix, raw = "", read[SKILL_MD]
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
-        self._artifacts.put(artifact, raw, whole)
-        return Published(skill, artifact)
+        published = Published(skill, artifact, whole)
+        self._artifacts.put(published, raw)
+        return published
 
     # The content of editions
 
-    def artifact(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
+    def artifact(self, path: str) -> tuple[Published, ArtifactSlot] | None:
         """Return an artifact and its bytes by path, of the latest or a recent edition, or None."""
         return self._artifacts.get(path)
-
-    def whole_digest(self, artifact: Artifact) -> str:
-        """Return the digest of all files of the skill of a retained artifact, "" if unknown."""
-        skill = self._artifacts.skills.get(artifact.path)
-        return "" if skill is None else skill.whole_digest
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:
         """Return the skill of discovery 0.1.0 with this file, of this edition or a recent one."""

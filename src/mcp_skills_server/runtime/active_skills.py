@@ -161,33 +161,34 @@ class ActiveSkills:
         while len(self._given) > _MAX_GIVEN:
             del self._given[next(iter(self._given))]
 
-    async def take_recalled(self, offering: Offering) -> Mapping[str, Advisory]:
-        """Unload recalled skills, and return each advisory not returned before, by skill name.
+    async def take_recalled(self, offering: Offering) -> list[str]:
+        """Unload recalled skills, and return a notice for each one without a notice so far.
 
-        A session of another process knows only the paths of its skills: the path of one that is
-        refused counts, too.
+        A session of another process knows only the paths of its skills, so a refused path counts.
         """
+        advisory_on, notices = offering.skill_set.advisory_on, dict[str, str]()
         async with self._changing:
-            recalled: dict[str, Advisory] = {}
-            gone: set[str] = set()
+            snapshot = offering.skill_set.snapshot
             for skill, name in [*self._given.items()]:
-                if advisory := offering.skill_set.advisory_on(skill):
-                    recalled[name] = advisory
+                if advisory := advisory_on(skill):
                     del self._given[skill]
-                    entry = self._active.get(skill.path)
-                    if entry is None or entry.skill is skill:
-                        gone.add(skill.path)
-            for path in {*self.paths} - {*self._active} - gone:
-                if advisory := offering.skill_set.advisory_on(path):
-                    recalled[path.rpartition("/")[2]] = advisory
-                    gone.add(path)
-            if not gone.isdisjoint(self.paths):
-                self._active = {
-                    path: entry for path, entry in self._active.items() if path not in gone
-                }
-                self.paths = tuple(path for path in self.paths if path not in gone)
+                    notices[skill.path] = _notice(name, advisory, snapshot)
+            for path in self.paths:
+                if path in snapshot.skills or path in notices:
+                    continue
+                if advisory := advisory_on(path):
+                    notices[path] = _notice(path.rpartition("/")[2], advisory, snapshot)
+            served = snapshot.skills  # another version of a recalled skill stays loaded
+            left = {
+                path
+                for path in self.paths
+                if path not in notices or (path in served and not advisory_on(served[path]))
+            }
+            if len(left) < len(self.paths):
+                self._active = {path: self._active[path] for path in self._active if path in left}
+                self.paths = tuple(path for path in self.paths if path in left)
                 self.change_count += 1
-            return recalled
+        return [*notices.values()]
 
     async def _fresh(
         self, offering: Offering, view: View, names: Sequence[str], kept: Active
@@ -222,6 +223,13 @@ class ActiveSkills:
             path: ActiveSkill(skill, await _prepare(offering, skill, view), offering)
             for path, skill in wanted.items()
         }
+
+
+def _notice(name: str, advisory: Advisory, snapshot: Snapshot) -> str:
+    """Return the notice of a recalled skill, with its replacement only if the snapshot has that."""
+    other = identity.lookup(snapshot, advisory.replacement, Standing.LENIENT)
+    replacement = None if other is None else name_of(other, snapshot)
+    return dialect.recall_notice(name, advisory.severity, advisory.reason, replacement)
 
 
 def loaded_list(active: Active) -> list[Loaded]:

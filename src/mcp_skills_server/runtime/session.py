@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.views import View, permissions_of, retry_when_sta
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded, ToolResult
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format import identity, media
+from mcp_skills_server.format import media
 from mcp_skills_server.format.cursors import entry_bytes, first_page
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import uri
@@ -172,7 +172,7 @@ class Session(ClosingMixin):
         try:
             request = _Request(offering, {}, progress, client_of(client), owner)
             result = await self._answer(name, arguments or {}, request)
-            for notice in await self._recall_notices(offering):
+            for notice in await self.loaded.take_recalled(offering):
                 result = dialect.with_note(result, notice)
             return result
         finally:
@@ -197,22 +197,6 @@ class Session(ClosingMixin):
             return await _CALLS[tool](self, given, request)
         except RequestError as error:
             return dialect.failure(str(error))
-
-    async def _recall_notices(self, offering: Offering) -> list[str]:
-        """Return a notice for each skill of this conversation that is recalled since the last call.
-
-        It names a replacement only if the caller may load that.
-        """
-        notices: list[str] = []
-        for name, advisory in (await self.loaded.take_recalled(offering)).items():
-            snapshot = offering.skill_set.snapshot
-            other = None
-            if advisory.replacement:
-                other = identity.lookup(snapshot, advisory.replacement, Standing.LENIENT)
-            replacement = None if other is None else name_of(other, snapshot)
-            notice = dialect.recall_notice(name, advisory.severity, advisory.reason, replacement)
-            notices.append(notice)
-        return notices
 
     def close(self) -> None:
         """End the session, and remove its work directory. Safe to call twice."""

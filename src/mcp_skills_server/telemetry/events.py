@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
+from mcp_skills_server.model.skill import whole_digest
 
 logger = logging.getLogger(__name__)
 
@@ -370,7 +371,7 @@ _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None
 def record_read(skill: Skill, path: str) -> None:
     """Record that a file of a skill is about to be sent; NotRecordedError must prevent it."""
     file, action = skill.files[path], "load" if path == SKILL_MD else "read"
-    use = Use(action, skill.path, path, file.digest or "", skill.whole_digest)
+    use = Use(action, skill.path, path, file.digest or "", whole_digest(skill))
     record_sent(use, file.size)
 
 

@@ -320,12 +320,12 @@ def noted(
 
 def with_note(result: ToolResult, note: str) -> ToolResult:
     """Add a note to the text of a result, and to its structure if it has one."""
-    noted_result = {**result, "content": [*result["content"], {"type": "text", "text": note}]}
-    if structure := result.get("structuredContent"):
-        before = structure.get("note")
-        structure = {**structure, "note": "\n".join(filter(None, (before, note)))}
-        noted_result["structuredContent"] = structure
-    return noted_result
+    content = [*result["content"], {"type": "text", "text": note}]
+    if not result.get("structuredContent"):
+        return {**result, "content": content}
+    structure = dict(result["structuredContent"])
+    structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
+    return {**result, "content": content, "structuredContent": structure}
 
 
 def _result(

@@ -321,9 +321,9 @@ def noted(
 def with_note(result: ToolResult, note: str) -> ToolResult:
     """Add a note to the text of a result, and to its structure if it has one."""
     content = [*result["content"], {"type": "text", "text": note}]
-    if not result.get("structuredContent"):
+    structure = dict(result.get("structuredContent") or {})
+    if not structure:
         return {**result, "content": content}
-    structure = dict(result["structuredContent"])
     structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
     return {**result, "content": content, "structuredContent": structure}
 

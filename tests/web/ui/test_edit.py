@@ -143,6 +143,8 @@ def test_edit_is_refused_cross_site_signed_out_and_too_large(tmp_path: Path) -> 
         editor = Editor(page)
         digest = editor.opened()
         assert editor.post("save", TEXT, digest=digest, site="http://evil.example").status == 403
+        forged = {"Origin": editor.origin, "Sec-Fetch-Site": "cross-site"}
+        assert fetch(editor.url, editor.cookie, "POST", {"do": "save", "text": TEXT}, **forged).status == 403
         assert Editor((page[0], "")).post("save", TEXT, digest=digest).status == 403
         large = editor.post("save", TEXT + "x" * (1 << 20), digest=digest)
         assert large.status == 400 and "more than the limit of 1,048,576" in visible_text(large)

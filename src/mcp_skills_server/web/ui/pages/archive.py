@@ -37,13 +37,6 @@ _BOUNDARY: Final = re.compile(
 _FILE_NAME: Final = re.compile(rb'\bfilename="([^"\r\n]{0,255})"')
 
 
-class Upload(NamedTuple):
-    """An uploaded file, with its name as the browser sent it."""
-
-    name: str
-    raw: bytes
-
-
 class SkillLook(NamedTuple):
     """A skill of an archive."""
 
@@ -53,8 +46,8 @@ class SkillLook(NamedTuple):
     hidden: int  # number of the invisible characters of its SKILL.md
 
 
-async def upload_of(request: Request) -> Upload | None:
-    """Return the first file of a multipart form; None for another form, or a larger one."""
+async def upload_of(request: Request) -> tuple[str, bytes] | None:
+    """Return name and content of the file of a multipart form; None for another or larger one."""
     boundary = _BOUNDARY.match(request.headers.get("content-type", ""))
     if boundary is None:
         return None
@@ -70,10 +63,10 @@ async def upload_of(request: Request) -> Upload | None:
     if min(start, head, end) < 0:
         return None
     name = _FILE_NAME.search(body, start, head)
-    shown = ""
-    if name is not None:
+    shown = "the file"
+    if name is not None and name[1]:
         shown = name[1].decode("utf-8", "replace")
-    return Upload(shown, bytes(body[head + 4 : end]))
+    return shown, bytes(body[head + 4 : end])
 
 
 def page(_: Request, ctx: Context) -> Response:
@@ -85,11 +78,11 @@ def page(_: Request, ctx: Context) -> Response:
     return _form(ctx)
 
 
-def look(_: Request, ctx: Context, upload: Upload) -> Response:
+def look(_: Request, ctx: Context, upload: tuple[str, bytes]) -> Response:
     """Return the form with what is in an uploaded archive. Blocks."""
-    name = upload.name or "the file"
+    name, raw = upload
     try:
-        files = archive.unpack(upload.raw, _LIMITS)
+        files = archive.unpack(raw, _LIMITS)
         left_out = unserved(files, hidden=False)
         served = {path: file for path, file in files.items() if path not in left_out}
         skills = group_by_skill(served, hidden=False)[0]
@@ -100,26 +93,17 @@ def look(_: Request, ctx: Context, upload: Upload) -> Response:
             with Registry([folder], ctx.runtime.registry.limits) as alone:
                 looks = list(_looks(alone))
     except OSError as error:
-        return _form(ctx, name, f"{name} cannot be unpacked ({error.strerror}).", status=400)
+        return _form(ctx, 400, trouble=f"{name} cannot be unpacked ({error.strerror}).")
     except SkillsServerError as error:
-        return _form(ctx, name, f"{name} is refused: {error}.", status=400)
+        return _form(ctx, 400, trouble=f"{name} is refused: {error}.")
     note = ""
     if left_out:
         note = f"Not served, because of their names: {summarize(left_out)}."
-    return _form(ctx, name, looks=looks, note=note, total=len(skills))
+    return _form(ctx, looks=looks, note=note, total=len(skills))
 
 
-def _form(
-    ctx: Context,
-    name: str = "",
-    trouble: str = "",
-    *,
-    looks: Sequence[SkillLook] = (),
-    note: str = "",
-    total: int = 0,
-    status: int = 200,
-) -> Response:
-    values = {"name": name, "trouble": trouble, "looks": looks, "note": note, "total": total}
+def _form(ctx: Context, status: int = 200, **more: object) -> Response:
+    values = {"trouble": "", "looks": (), "note": "", "total": 0, **more}
     return ctx.page("archive.html", status, **values)
 
 

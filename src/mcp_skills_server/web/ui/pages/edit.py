@@ -54,9 +54,10 @@ def can_edit(ctx: Context, skill: Skill) -> bool:
     registry, file = ctx.runtime.registry, skill.files.get(SKILL_MD)
     if not ctx.site.is_local or skill.origin is not None or file is None or not file.digest:
         return False
-    is_link = file.location != join(skill.directory, SKILL_MD)
-    is_link = is_link or bool(registry.roots[skill.root].locate(skill.directory).link)
-    return not is_link and file.size <= registry.limits.skill_md
+    if file.location != join(skill.directory, SKILL_MD):
+        return False  # SKILL.md is a link
+    is_linked = bool(registry.roots[skill.root].locate(skill.directory).link)
+    return not is_linked and file.size <= registry.limits.skill_md
 
 
 async def page(request: Request, ctx: Context) -> Response:
@@ -86,7 +87,7 @@ def save(request: Request, ctx: Context, fields: Mapping[str, str]) -> str | Res
             check = _check(ctx, skill, after)
         except RequestError as error:
             return _form(ctx, path, text, fields.get("digest", ""), trouble=str(error), status=400)
-        form = partial(_form, ctx, path, text, digest_of(before), check)
+        form = partial(_form, ctx, path, text, digest_of(before), check=check)
         if fields.get("digest") != digest_of(before):
             return form(trouble=_CHANGED, other=_text_of(before), status=409)
         if fields.get("do") != "save":
@@ -101,34 +102,16 @@ def save(request: Request, ctx: Context, fields: Mapping[str, str]) -> str | Res
 
 
 def _form(
-    ctx: Context,
-    path: str,
-    text: str,
-    digest: str,
-    check: _Check | None = None,
-    *,
-    trouble: str = "",
-    other: str = "",
-    confirms: str = "",
-    status: int = 200,
+    ctx: Context, path: str, text: str, digest: str, *, status: int = 200, **more: object
 ) -> Response:
     """Return the form of a text that replaces the file with this digest.
 
-    `other` is the text of the file, if it was changed meanwhile; `confirms` is the digest of a text
-    that needs a confirmation.
+    `more` are: `check`; `trouble`; `other`, the text of the file if it was changed meanwhile;
+    `confirms`, the digest of a text that needs a confirmation.
     """
-    return ctx.page(
-        "edit.html",
-        status,
-        path=path,
-        text=text,
-        digest=digest,
-        check=check,
-        trouble=trouble,
-        other=other,
-        confirms=confirms,
-        hidden=hidden.count(text),
-    )
+    values = {"check": None, "trouble": "", "other": "", "confirms": "", **more}
+    values |= {"path": path, "text": text, "digest": digest, "hidden": hidden.count(text)}
+    return ctx.page("edit.html", status, **values)
 
 
 def _current(ctx: Context, path: str) -> tuple[Skill, bytes]:

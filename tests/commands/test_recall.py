@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from click import MissingParameter
 
 from commands.calls import exit_code, invoke, json_of, names_served, refusal
 from mcp_skills_server.catalog.registry import Registry
@@ -55,7 +56,7 @@ def test_recall_names_each_host_that_was_given_the_version_or_file(root: Path, t
     }  # fmt: skip
     rows = json_of("recall", "--advisories", advisories(tmp_path, of_guide), log)
     assert [(row["host"], row["digest"]) for row in rows] == [("three", of_guide)]
-    done = invoke("recall", "--advisories", advisories(tmp_path, whole), "--audit-log", log)
+    done = invoke("recall", "--advisories", advisories(tmp_path, whole), log)
     assert exit_code(done) == 1
     assert f"recalled (critical): {REASON}" in done.stdout
     assert "late" not in done.stdout
@@ -79,7 +80,7 @@ def test_recall_says_which_lines_of_a_log_it_cannot_read(tmp_path: Path) -> None
 def test_recall_needs_advisories_and_a_log(tmp_path: Path) -> None:
     assert "give --advisories FILE" in refusal("recall", "x")
     file = advisories(tmp_path)
-    assert "give AUDIT-LOG" in refusal("recall", "--advisories", file)
+    assert isinstance(invoke("recall", "--advisories", file).exception, MissingParameter)
     assert "cannot be read (No such file or directory)" in refusal("recall", "--advisories", file, tmp_path / "none")
     file.write_text("version = 2\n")
     assert "its version is 2, and this program reads 1; see docs/recall.md" in refusal(

@@ -30,10 +30,10 @@ from mcp_skills_server.commands.options import (
 )
 from mcp_skills_server.commands.printing import more_suffix
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.provenance import advisories
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
-    from mcp_skills_server.catalog.recalls import Advisory
     from mcp_skills_server.catalog.registry import MirroredRoot
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
@@ -152,7 +152,7 @@ class OpenedRoots:
         recalls = self.registry.recalls
         before = recalls.advisories
         try:
-            recalls.replace(_read_advisories(path))
+            recalls.replace(advisories.read(path))
         except UsageError as error:
             return f"{error}; the former advisories stay in force"
         if recalls.advisories != before:
@@ -209,7 +209,7 @@ def open_roots(
 
         pins = Pins(dict(zip(folders, locked, strict=True)))
         gates.insert(0, pins)
-    recalls = Recalls(_read_advisories(options.advisories), is_locked=locked is not None)
+    recalls = Recalls(advisories.read(options.advisories), is_locked=locked is not None)
     registry = Registry(
         roots,
         limits_of(options),
@@ -223,15 +223,6 @@ def open_roots(
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
     }
     return OpenedRoots(registry, mirrors, scripts, pins)
-
-
-def _read_advisories(path: str | None) -> Sequence[Advisory]:
-    """Return the advisories of a file; none without one."""
-    if path is None:
-        return ()
-    from mcp_skills_server.provenance import advisories
-
-    return advisories.read(Path(path))
 
 
 def _optional_folders(options: RootOptions, rules: Mapping[str, SourceRules]) -> set[str]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import click
 
-from mcp_skills_server.commands.fields import file, output_format, takes
+from mcp_skills_server.commands.fields import output_format, takes
 from mcp_skills_server.commands.options import ConfigOptions, RecallOptions
 from mcp_skills_server.commands.printing import remark, say, say_json, say_table
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.model import printable
 from mcp_skills_server.model.decoding import load_json
+from mcp_skills_server.provenance import advisories
 
 _GIVEN: Final = frozenset(("load", "read", "run"))
 """The events of an audit log by which a client was given a file."""
@@ -25,7 +25,6 @@ _SHOWN: Final = 19
 
 
 class SearchRecallOptions(ConfigOptions, RecallOptions):
-    audit_log: str | None = file("The audit log of the server.")
     form: Literal["table", "json"] = output_format("table", "json")
 
 
@@ -40,29 +39,24 @@ class _Recipient(NamedTuple):
 
 
 @click.command()
-@click.argument("logs", nargs=-1, metavar="[AUDIT-LOG]...", type=click.Path(dir_okay=False))
+@click.argument("logs", nargs=-1, required=True, metavar="AUDIT-LOG...", type=click.Path())
 @takes(SearchRecallOptions)
 def recall(options: SearchRecallOptions, logs: tuple[str, ...]) -> int:
     """List the principals and hosts that were given a skill that --advisories recalls.
 
-    AUDIT-LOG is a file that `serve --audit-log` wrote, such as a rotated one; without any, that of
-    --audit-log. Exit code 1 if somebody had a recalled skill.
+    AUDIT-LOG is a file that `serve --audit-log` wrote, also a rotated one. Exit code 1 if somebody
+    had a recalled skill.
 
     \b
     Examples:
       mcp-skills-server recall --advisories advisories.toml audit.jsonl
-      mcp-skills-server recall --config server.toml --format json
+      mcp-skills-server recall --config server.toml audit.jsonl.1 audit.jsonl --format json
     """
-    from mcp_skills_server.provenance import advisories
-
     if options.advisories is None:
         raise UsageError("there is nothing to look for; give --advisories FILE")
-    files = logs or tuple(filter(None, (options.audit_log,)))
-    if not files:
-        raise UsageError("there is nothing to search; give AUDIT-LOG, or --audit-log FILE")
-    recalled = {advisory.digest: advisory for advisory in advisories.read(Path(options.advisories))}
+    recalled = {advisory.digest: advisory for advisory in advisories.read(options.advisories)}
     spans: dict[_Recipient, tuple[int, str, str]] = {}
-    for recipient, time in chain.from_iterable(_search(path, recalled) for path in files):
+    for recipient, time in chain.from_iterable(_search(path, recalled) for path in logs):
         count, first, last = spans.get(recipient, (0, time, time))
         spans[recipient] = (count + 1, min(first, time), max(last, time))
     if options.form == "json":

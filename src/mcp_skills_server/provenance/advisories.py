@@ -1,16 +1,4 @@
-"""Files of advisories, which recall skills by digest.
-
-    version = 1
-
-    [[advisory]]
-    digest = "sha256:..."
-    reason = "sends the names of customers to a third party"
-    severity = "critical"
-    replacement = "billing/refunds"
-
-The digest is that of a file, or of all files of a skill as in a lock file. A replacement is a
-skill's path or name.
-"""
+"""Files of advisories, which recall skills by digest; docs/recall.md shows one."""
 
 from __future__ import annotations
 
@@ -74,21 +62,21 @@ def _advisory(number: int, entry: Any) -> Advisory:
     return Advisory(**fields)
 
 
-def read(path: Path) -> tuple[Advisory, ...]:
-    """Read a file of advisories.
+def read(path: str | None) -> tuple[Advisory, ...]:
+    """Read a file of advisories; none without a file.
 
     Raises:
         UsageError: the file is missing, unreadable or invalid.
     """
+    if path is None:
+        return ()
     try:
-        raw, _ = read_regular(path, _MAX_BYTES)
+        raw, _ = read_regular(Path(path), _MAX_BYTES)
         if len(raw) > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
         return parse(raw.decode())
     except OSError as error:
         fault = f"cannot be read ({error.strerror}); give another --advisories"
-    except UnicodeDecodeError:
-        fault = "no valid file of advisories: it is not UTF-8; see docs/recall.md"
     except ValueError as error:
         fault = f"no valid file of advisories: {printable(str(error))}; see docs/recall.md"
-    raise UsageError(f"{printable(str(path))}: {fault}")
+    raise UsageError(f"{printable(path)}: {fault}")

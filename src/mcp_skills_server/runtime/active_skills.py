@@ -166,27 +166,25 @@ class ActiveSkills:
 
         A session of another process knows only the paths of its skills, so a refused path counts.
         """
-        advisory_on, notices = offering.skill_set.advisory_on, dict[str, str]()
+        advisory_on, snapshot = offering.skill_set.advisory_on, offering.skill_set.snapshot
+        served = snapshot.skills
         async with self._changing:
-            snapshot = offering.skill_set.snapshot
+            refused = {path: advisory_on(path) for path in self.paths if path not in served}
+            notices = {
+                path: _notice(path.rpartition("/")[2], advisory, snapshot)
+                for path, advisory in refused.items()
+                if advisory is not None
+            }
             for skill, name in [*self._given.items()]:
                 if advisory := advisory_on(skill):
                     del self._given[skill]
                     notices[skill.path] = _notice(name, advisory, snapshot)
-            for path in self.paths:
-                if path in snapshot.skills or path in notices:
-                    continue
-                if advisory := advisory_on(path):
-                    notices[path] = _notice(path.rpartition("/")[2], advisory, snapshot)
-            served = snapshot.skills  # another version of a recalled skill stays loaded
-            left = {
-                path
-                for path in self.paths
-                if path not in notices or (path in served and not advisory_on(served[path]))
-            }
-            if len(left) < len(self.paths):
-                self._active = {path: self._active[path] for path in self._active if path in left}
-                self.paths = tuple(path for path in self.paths if path in left)
+            # another version of a recalled skill stays loaded
+            gone = {path for path in notices if path not in served or advisory_on(served[path])}
+            if not gone.isdisjoint(self.paths):
+                left = (path for path in self._active if path not in gone)
+                self._active = {path: self._active[path] for path in left}
+                self.paths = tuple(path for path in self.paths if path not in gone)
                 self.change_count += 1
         return [*notices.values()]
 

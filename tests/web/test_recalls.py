@@ -63,12 +63,28 @@ def test_session_that_loaded_a_recalled_skill_is_told_once_and_no_other(folder: 
             assert "RECALLED" not in listing(user, session)
         read = ann.call("skills_read", skill="refunds", path="SKILL.md", session=had)
         assert read["isError"]
-        assert "RECALLED (high): the skill refunds" in text_of(read)
+        assert "RECALLED (high): the skill finance/refunds" in text_of(read)
         assert REASON in text_of(read)
         assert "Load tax instead." in text_of(read)
         assert "RECALLED" in listing(ann, unloaded)
         for session in (had, unloaded):
             assert "RECALLED" not in listing(ann, session)
+
+
+def test_session_that_loaded_an_older_version_is_told_and_keeps_the_present_one(folder: Path) -> None:
+    skills, advisories = folder / "skills", folder / "advisories.toml"
+    with app_serving(skills, "--advisories", advisories) as server, client(server, "modern") as user:
+        before = load(user, "tea")
+        recall(folder, {"tea": "tea"})
+        write_skill(skills / "tea", description="Makes another tea when it is asked to.")
+        assert server.server is not None
+        server.server.opened.registry.refresh()
+        after = load(user, "tea")
+        server.reload()
+        assert "RECALLED" not in listing(user, after)
+        assert "Load tea instead." in listing(user, before)
+        assert "RECALLED" not in listing(user, before)
+        assert not user.call("skills_read", path="SKILL.md", session=before).get("isError")
 
 
 def test_recalled_skill_is_served_by_no_method(folder: Path, era: Era) -> None:

@@ -56,8 +56,10 @@ class ActiveSkills:
         """Paths of loaded skills of which the model requested only the instructions."""
         self.change_count = 0
         """The number of loads and unloads so far."""
-        self._given: dict[Skill, str] = {}
-        """The name of each version of a skill that the conversation was given, by the skill."""
+        self._given: dict[Skill, None] = {}
+        """Each version of a skill that the conversation was given."""
+        self.reported: set[str] = set()
+        """The digests of the advisories that the conversation was told of."""
         self._changing = Lock()
         """Serializes reading and changes, which wait for files."""
 
@@ -157,7 +159,7 @@ class ActiveSkills:
         return self._active
 
     def _remember(self, active: Active) -> None:
-        self._given |= {entry.skill: entry.loaded.name for entry in active.values()}
+        self._given |= {entry.skill: None for entry in active.values()}
         while len(self._given) > _MAX_GIVEN:
             del self._given[next(iter(self._given))]
 
@@ -167,24 +169,26 @@ class ActiveSkills:
         A session of another process knows only the paths of its skills, so a refused path counts.
         """
         advisory_on, snapshot = offering.skill_set.advisory_on, offering.skill_set.snapshot
-        served = snapshot.skills
+        served, notices = snapshot.skills, dict[str, str]()
+        reported, gone = set[str](), set[str]()
         async with self._changing:
-            refused = {path: advisory_on(path) for path in self.paths if path not in served}
-            notices = {
-                path: _notice(path.rpartition("/")[2], advisory, snapshot)
-                for path, advisory in refused.items()
-                if advisory is not None
-            }
-            for skill, name in [*self._given.items()]:
-                if advisory := advisory_on(skill):
-                    del self._given[skill]
-                    notices[skill.path] = _notice(name, advisory, snapshot)
-            # another version of a recalled skill stays loaded
-            gone = {path for path in notices if path not in served or advisory_on(served[path])}
-            if not gone.isdisjoint(self.paths):
-                left = (path for path in self._active if path not in gone)
-                self._active = {path: self._active[path] for path in left}
+            absent = [path for path in self.paths if path not in served]
+            for subject in (*absent, *self._given):
+                advisory = advisory_on(subject)
+                if advisory is None:
+                    continue
+                path = subject if isinstance(subject, str) else subject.path
+                if path not in served or advisory_on(served[path]):
+                    gone.add(path)  # another version stays loaded
+                if advisory.digest not in self.reported:
+                    notices[path] = _notice(path, advisory, snapshot)
+                    reported.add(advisory.digest)
+            if reported or not gone.isdisjoint(self.paths):
+                self.reported |= reported
                 self.paths = tuple(path for path in self.paths if path not in gone)
+                self._active = {
+                    path: entry for path, entry in self._active.items() if path not in gone
+                }
                 self.change_count += 1
         return [*notices.values()]
 
@@ -223,11 +227,11 @@ class ActiveSkills:
         }
 
 
-def _notice(name: str, advisory: Advisory, snapshot: Snapshot) -> str:
+def _notice(path: str, advisory: Advisory, snapshot: Snapshot) -> str:
     """Return the notice of a recalled skill, with its replacement only if the snapshot has that."""
     other = identity.lookup(snapshot, advisory.replacement, Standing.LENIENT)
     replacement = None if other is None else name_of(other, snapshot)
-    return dialect.recall_notice(name, advisory.severity, advisory.reason, replacement)
+    return dialect.recall_notice(path, advisory.severity, advisory.reason, replacement)
 
 
 def loaded_list(active: Active) -> list[Loaded]:

@@ -67,14 +67,14 @@ def test_recall_names_each_host_that_was_given_the_version_or_file(root: Path, t
 
 def test_recall_says_which_lines_of_a_log_it_cannot_read(tmp_path: Path) -> None:
     digest, log = digest_of(b"x"), tmp_path / "audit.jsonl"
-    record = {"time": "2026-11-29T12:00:00.000Z", "event": "load", "host": "a\x1b[2J", "skill": "s", "digest": digest}
+    record = {"time": "2026-11-29T12:00:00.000Z", "event": "load", "host": "a\x07b", "skill": "s", "digest": digest}
     lines = [b"{", b"[1]", b"[" * 100_000, json.dumps(record).encode(), b"\xff"]
     log.write_bytes(b"\n".join(lines) + b"\n")
     done = invoke("recall", "--advisories", advisories(tmp_path, digest), log)
     assert exit_code(done) == 1
     assert "cannot be read, and may name more" in done.stderr
     assert "2026-11-29" in done.stdout
-    assert "\x1b" not in done.stdout
+    assert "\x07" not in done.stdout
 
 
 def test_recall_needs_advisories_and_a_log(tmp_path: Path) -> None:

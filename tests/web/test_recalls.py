@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from commands.calls import names_served
 from mcp_skills_server.catalog.registry import Registry
 from web.http_wire import HttpClient, client, http_serving, token_file
 from web.in_process import app_serving
@@ -128,3 +129,23 @@ def test_server_follows_the_file_of_advisories_and_keeps_the_former_if_it_is_bro
         recall(folder, {})
         server.wait_for_log(r"advisories\.toml was reloaded; its advisories: 0")
         assert not user.call("skills_load", names=["tea"]).get("isError")
+
+
+def test_page_warns_of_a_recalled_skill_with_the_reason(folder: Path) -> None:
+    with app_serving(folder / "skills", "--advisories", folder / "advisories.toml", "--ui") as server:
+        assert b"recalled" not in server.send("GET", "/ui/").body
+        recall(folder, {"tea": "none"})
+        server.reload()
+        for page in ("/ui/", "/ui/problems?code=recalled"):
+            assert f"recalled (high): {REASON}" in server.send("GET", page).body.decode()
+
+
+def test_fetched_copy_is_refused_after_a_restart_without_network(folder: Path) -> None:
+    options = ("--cache-dir", folder / "cache", "--allow-private", "--advisories", folder / "advisories.toml")
+    with http_serving(folder / "skills") as site:
+        root = f"http://127.0.0.1:{site.port}"
+        assert "tea" in names_served(root, *options)
+    recall(folder, {"tea": "none"})
+    left = names_served(root, *options)
+    assert "tax" in left
+    assert "tea" not in left

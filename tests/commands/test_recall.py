@@ -9,9 +9,9 @@ import pytest
 from click import MissingParameter
 
 from commands.calls import exit_code, invoke, json_of, names_served, refusal
+from mcp_skills_server.catalog.recalls import parse_advisories
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model.digests import digest_of
-from mcp_skills_server.provenance.advisories import parse
 from tables import each_row
 from wire import FIXTURES, ROOT, serving, write_skill
 
@@ -122,10 +122,10 @@ def test_locked_skill_that_is_recalled_is_refused_with_a_code_of_its_own(root: P
 ])  # fmt: skip
 def test_invalid_file_of_advisories_is_refused_with_the_place(text: str, fault: str) -> None:
     if not fault:
-        assert parse(text)
+        assert parse_advisories(text)
         return
     with pytest.raises(ValueError, match=fault):
-        parse(text)
+        parse_advisories(text)
 
 
 def test_example_recalls_one_skill_of_the_fixtures() -> None:

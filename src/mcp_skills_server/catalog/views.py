@@ -234,8 +234,7 @@ class FilteredSkills:
         self._registry = registry
         self._lock = threading.Lock()
         self.forget()
-        # unfiltered, as in `GrantedSkills`
-        self.read, self.loaded = registry.read, registry.loaded
+        self.read, self.loaded = registry.read, registry.loaded  # unfiltered, as in `GrantedSkills`
         self.advisory_on = registry.advisory_on
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.access.grants import LOCAL, Grants
-from mcp_skills_server.catalog.recalls import Recalls
+from mcp_skills_server.catalog.recalls import Recalls, read_advisories
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.commands.logs import log_to_stderr
@@ -30,7 +30,6 @@ from mcp_skills_server.commands.options import (
 )
 from mcp_skills_server.commands.printing import more_suffix
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.provenance import advisories
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
@@ -145,14 +144,10 @@ class OpenedRoots:
         return ""
 
     def reread_advisories(self, path: str | None) -> str:
-        """Apply the file of advisories as it is now. Return the reason of a refusal, or "".
-
-        A refused file leaves the former advisories in force.
-        """
-        recalls = self.registry.recalls
-        before = recalls.advisories
+        """Apply the file of advisories as it is now. Return the reason of a refusal, or ""."""
+        recalls, before = self.registry.recalls, self.registry.recalls.advisories
         try:
-            recalls.replace(advisories.read(path))
+            recalls.replace(read_advisories(path))
         except UsageError as error:
             return f"{error}; the former advisories stay in force"
         if recalls.advisories != before:
@@ -209,7 +204,7 @@ def open_roots(
 
         pins = Pins(dict(zip(folders, locked, strict=True)))
         gates.insert(0, pins)
-    recalls = Recalls(advisories.read(options.advisories), is_locked=locked is not None)
+    recalls = Recalls(read_advisories(options.advisories), is_locked=locked is not None)
     registry = Registry(
         roots,
         limits_of(options),

@@ -175,12 +175,8 @@ class ScanOptions(
     )
 
 
-class RecallOptions(
-    Options, heading="What is pinned and signed", example="--advisories advisories.toml"
-):
-    advisories: str | None = file(
-        "Serve no skill that this file recalls. A server follows the file's changes."
-    )
+class RecallOptions(Options, heading="What is pinned and signed"):
+    advisories: str | None = file("Serve no skill that this file recalls; a server follows it.")
 
 
 class RootOptions(ScanOptions, SiteOptions, GitOptions, RecallOptions):

@@ -1,7 +1,5 @@
 """Reload the configuration and the files that it names on SIGHUP and when one of them changes.
 
-These are the tokens, the lock file and the advisories.
-
 A reload parses the command line again with the current file, and compares the options. A broken
 file is logged in one line, and the old values stay. Live options (`Traits`), tokens, grants and
 quotas change at once; all other changes are logged in one line, to take effect at the next start.

@@ -59,7 +59,7 @@ class ActiveSkills:
         self._given: dict[Skill, None] = {}
         """Each version of a skill that the conversation was given."""
         self.reported: set[str] = set()
-        """The digests of the advisories that the conversation was told of."""
+        """The digests of the advisories that had a notice."""
         self._changing = Lock()
         """Serializes reading and changes, which wait for files."""
 

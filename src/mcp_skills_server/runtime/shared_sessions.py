@@ -52,7 +52,7 @@ class SessionRecord(BaseModel):
     since: FiniteFloat  # the epoch seconds of the list of skills that the model was shown
     skills: Annotated[tuple[_Text, ...], Field(max_length=_MAX_SKILLS)]  # paths, the latest last
     recalled: Annotated[tuple[_Text, ...], Field(max_length=_MAX_SKILLS)] = ()
-    """The digests of the advisories that the conversation was told of."""
+    """The digests of the advisories that had a notice."""
     scripts_at: _Text = ""  # the process of the latest script, whose machine has the output files
 
 
@@ -125,7 +125,7 @@ class SharedSessions(Sessions):
             elif text != known.text:
                 record = self._record(text, handle, owner)
                 session.loaded.paths = record.skills
-                session.loaded.reported |= {*record.recalled}
+                session.loaded.reported.update(record.recalled)
                 session.since = _on_clock(record.since, time.time(), time.monotonic())
                 session.scripts_at = record.scripts_at
                 if record.scripts_at == self._here:

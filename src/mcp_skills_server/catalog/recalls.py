@@ -1,4 +1,4 @@
-"""Recalls: a file of advisories that withdraw skills by digest, and the check that refuses these."""
+"""Recalls: a file of advisories that withdraw skills by digest, and the check that applies it."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -89,19 +90,24 @@ def test_session_that_loaded_an_older_version_is_told_and_keeps_the_present_one(
 
 
 def test_recalled_skill_is_served_by_no_method(folder: Path, era: Era) -> None:
-    recall(folder, {"tea": "none"})
-    with (
-        app_serving(folder / "skills", "--advisories", folder / "advisories.toml") as server,
-        client(server, era) as user,
-    ):
-        with pytest.raises(WireError):
-            user.request("resources/read", {"uri": "skill://tea/SKILL.md"})
-        with pytest.raises(WireError):
-            user.request("prompts/get", {"name": "tea"})
+    options = ("--advisories", folder / "advisories.toml")
+    with app_serving(folder / "skills", *options, "--rpc") as server, client(server, era) as user:
+        index = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)
+        (archive,) = [skill["url"] for skill in index["skills"] if skill["name"] == "tea"]
+        assert server.send("GET", archive).status == 200
+        recall(folder, {"tea": "none"})
+        server.reload()
+        assert server.send("GET", archive).status == 404
+        assert b"tea" not in server.send("GET", "/.well-known/agent-skills/index.json").body
+        assert server.send("GET", "/.well-known/skills/tea/SKILL.md").status == 404
+        for method, params in (
+            ("resources/read", {"uri": "skill://tea/SKILL.md"}), ("prompts/get", {"name": "tea"}),
+        ):  # fmt: skip
+            with pytest.raises(WireError):
+                user.request(method, params)
         assert user.call("skills_load", names=["tea"])["isError"]
         assert "tea" not in {skill["name"] for skill in user.every_skill()}
-        assert server.send("GET", "/.well-known/agent-skills/tea/SKILL.md").status == 404
-        assert b"tea" not in server.send("GET", "/.well-known/agent-skills/index.json").body
+        assert "tea" not in {skill["name"] for skill in server.rpc("list_skills")["result"]["skills"]}
 
 
 def test_notice_names_no_skill_that_the_caller_may_not_see(folder: Path) -> None:

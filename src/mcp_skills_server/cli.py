@@ -44,6 +44,7 @@ HEADINGS: Final = {
         "token": "token.token",
         "proposals": "proposals.proposals",
         "usage": "usage.usage",
+        "recall": "recall.recall",
         "completion": "welcome.completion",
     },
     "Fetch and pin": {

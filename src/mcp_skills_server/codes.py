@@ -133,6 +133,10 @@ CODES: dict[str, Code] = {
         "", "it was changed after it was signed: fetch it again, or have its author sign it"
     ),
     "signature-expired": _fatal("", "have its author sign it with a certificate that is valid"),
+    "recalled": _fatal("", "serve another version; 'recall' shows who had this one"),
+    "lock-recalled": _fatal(
+        "", "move the pin with 'update' to another version; 'recall' shows who had this one"
+    ),
     # Refused by a source, before the skill is fetched.
     "source-refused": _fatal("", "ask its publisher to correct it; until then it is not fetched"),
     "commit-unsigned": _fatal(

@@ -33,6 +33,7 @@ from catalog.forest import (
 from catalog.watched import serves
 from mcp_skills_server.catalog import disk, scan
 from mcp_skills_server.catalog.index import Index
+from mcp_skills_server.catalog.recalls import Advisory, Recalls
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.switches import switch
@@ -338,6 +339,17 @@ def test_skill_that_was_switched_off_since_is_not_remembered(top: Path, index: I
     remembered = Registry([top], index=index).remembered()
     assert remembered is not None
     assert before.keys() - remembered.skills.keys() == {"one", "outer", "outer/inner"}
+
+
+def test_skill_that_was_recalled_since_is_not_remembered(top: Path, index: Index) -> None:
+    before = start(top, index=index).snapshot.skills
+    recalls = Recalls([Advisory(before["one"].digests["SKILL.md"], "it is bad", "low")])
+    registry = Registry([top], index=index, recalls=recalls)
+    remembered = registry.remembered()
+    assert remembered is not None
+    assert before.keys() - remembered.skills.keys() == {"one"}
+    registry.load()
+    assert "one" not in registry.snapshot.skills
 
 
 def test_nothing_is_remembered_for_other_limits_or_unindexed_roots(top: Path, tmp_path: Path, index: Index) -> None:

@@ -72,6 +72,8 @@ def gate_of(code: str) -> Gate | None:
     # tests/provenance and tests/sources cause these with real signatures and sources.
     if code.startswith("signature-") or code in {"source-refused", "commit-unsigned"}:
         return lambda *_: GateRefusal(problem(code, "it is not what it should be"))
+    if code.endswith("recalled"):
+        return lambda *_: GateRefusal(problem(code, "it is recalled (high): it is bad"))
     if code == "switched-off":
         return Selection(exclude=(code,))
     root = str((BROKEN / code).resolve())

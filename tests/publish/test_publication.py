@@ -12,7 +12,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from mcp_skills_server.catalog.recalls import Advisory
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.publish.artifacts import RetentionPolicy, Spool
 from publish.editions import SITE, Clock, fetch, parse_index, publication_of, verify_edition
 from tables import each_row
@@ -227,6 +230,26 @@ def test_old_edition_stays_available_for_the_retention_time(tmp_path: Path) -> N
     clock.now = 150
     assert not any(publication.artifact(old.skills[name].artifact.path) for name in "ab")
     verify_edition(publication, new)
+
+
+def test_recalled_artifact_is_not_available_though_the_retention_time_goes_on(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_skill(tmp_path / name, notes_md=f"{name} one", evals__a_md="Evals.\n")
+    publication = publication_of(tmp_path, keeping=RetentionPolicy(seconds=100), clock=Clock())
+    old, registry = publication.edition(), publication.registry
+    assert isinstance(registry, Registry)
+    whole = registry.digest_over(registry.snapshot.skills["a"])
+    (tmp_path / "a" / "notes.md").write_bytes(b"a two")
+    registry.refresh()
+    assert publication.edition() is not old
+    paths = [old.skills[name].artifact.path for name in "ab"]
+    assert all(map(publication.artifact, paths))
+    newest = publication.edition().skills["a"]
+    registry.recalls.replace([Advisory(whole, "it is bad", "low")])
+    assert [publication.artifact(path) is not None for path in paths] == [False, True]
+    assert publication.artifact(newest.artifact.path)
+    registry.recalls.replace([Advisory(digest_of(b"a two"), "it is bad", "low")])
+    assert publication.artifact(newest.artifact.path) is None  # though no newer edition was asked for
 
 
 @pytest.mark.requirement("WK1-10")

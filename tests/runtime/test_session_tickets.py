@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from catalog.forest import load_registry, skill_md, skills, write_files
+from mcp_skills_server.catalog.recalls import Advisory, Recalls
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime import session_tickets
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
@@ -54,6 +56,21 @@ def is_known(sessions: TicketSessions, ticket: str, owner: str | None = None) ->
     except UnknownSessionError:
         return False
     return True
+
+
+async def test_next_process_tells_of_a_skill_that_is_recalled_meanwhile(root: Path) -> None:
+    first = next_process(root)
+    _, ticket = await load(first, "b", "c")
+    _, other = await load(first, "c")
+    recalled = first.runtime.registry.snapshot.skills["b"].digests["SKILL.md"]
+    registry = Registry([root], recalls=Recalls([Advisory(recalled, "it is bad", "low")]))
+    registry.load()
+    sessions = TicketSessions(Runtime(registry))
+    session = sessions.find(ticket, None)
+    assert "RECALLED (low): the skill b" in str(await call_tool(session, "skills_list"))
+    assert session.active_skills == ["c"]
+    assert "RECALLED" not in str(await call_tool(session, "skills_list"))
+    assert "RECALLED" not in str(await call_tool(sessions.find(other, None), "skills_list"))
 
 
 @pytest.mark.requirement("RT-15", "X-15", "MCP-11")

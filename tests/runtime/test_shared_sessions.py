@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from catalog.forest import load_registry, skills, write_files
 from mcp_skills_server.access.quota import Owner
+from mcp_skills_server.catalog.recalls import Advisory
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import SkillFile
 from mcp_skills_server.runtime import sessions
@@ -94,6 +95,11 @@ class Replica:
             await self.sessions.add(session, owner, quota_owner)
         assert result.get("isError", False) is fails, result
         return session
+
+    async def told(self, handle: str) -> bool:
+        """Tell whether the next result of a session speaks of a recall."""
+        async with self.sessions.open(handle, None) as session:
+            return "RECALLED" in str(await session.call("skills_list"))
 
 
 @pytest.fixture
@@ -355,6 +361,26 @@ async def test_news_counts_from_start_of_session_on_another_replica(tree: Path, 
     assert "since this session began: 2 added" in text_of(result)
 
 
+async def test_recall_is_told_once_by_whichever_replica_answers_next(tree: Path, store: Store) -> None:
+    one, two = Replica(tree, store), Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    await two.call("list", handle)  # it has read the skill, too
+    other = (await two.call("load", names=["b"])).session_id
+    for replica in (one, two):
+        registry = replica.runtime.registry
+        digest = registry.snapshot.skills["a"].digests["SKILL.md"]
+        registry.recalls.replace([Advisory(digest, "it is bad", "low")])
+        registry.refresh()
+    replicas = [two, one, two]
+    told = [await replica.told(handle) for replica in replicas]
+    assert told == [True, False, False]
+    assert not await one.told(other)
+    third = Replica(tree, store)
+    third.runtime.registry.recalls.replace([Advisory(digest, "it is bad", "low")])
+    third.runtime.registry.refresh()
+    assert not await third.told(handle)
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False), st.lists(st.text(max_size=50)))
 def test_record_round_trips_and_unknown_fields_are_ignored(since: float, paths: list[str]) -> None:
     record = SessionRecord(version=2, owner="x", since=since, skills=tuple(paths), scripts_at="y")
@@ -369,12 +395,20 @@ def test_record_round_trips_and_unknown_fields_are_ignored(since: float, paths: 
         {"since": 10**400},
         {"owner": 1}, {"owner": "x" * 4097}, {"scripts_at": None}, {"skills": [["a"]]}, {"version": 0},
         {"skills": ["x" * 4097]}, {"skills": "a"}, {"skills": [str(each) for each in range(1001)]},
-        {"since": float("nan")}, {"version": None},
+        {"since": float("nan")}, {"version": None}, {"recalled": "a"},
+        {"recalled": [str(each) for each in range(1001)]},
     ],
 )  # fmt: skip
 def test_record_of_invalid_shape_or_version_is_refused(change: dict[str, Any]) -> None:
     skills = [str(each) for each in range(1_000)]
-    valid = {"version": 2, "owner": "x" * 4_096, "since": 1.5, "skills": skills, "scripts_at": "here"}
+    valid = {
+        "version": 2,
+        "owner": "x" * 4_096,
+        "since": 1.5,
+        "skills": skills,
+        "recalled": ["a"],
+        "scripts_at": "here",
+    }
     assert json.loads(SessionRecord.model_validate_json(json.dumps(valid)).model_dump_json()) == valid
     with pytest.raises(ValidationError):
         SessionRecord.model_validate_json(json.dumps({**valid, **change}))

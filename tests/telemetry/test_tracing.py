@@ -106,7 +106,7 @@ async def test_request_is_one_event_and_one_span_without_content(
         ("tools/call skills_load", "refused", (), 0),
         ("tools/call", "refused", (), 0),
     ]
-    assert requests[0].uses == (Use("load", "a", "SKILL.md", digest),)
+    assert requests[0].uses[0][:4] == ("load", "a", "SKILL.md", digest)
     assert {(event.protocol, event.era, event.principal) for event in requests} == {("mcp", era, None)}
     assert all(event.host and event.milliseconds > 0 and event.time > 0 for event in requests)
     read, missing, prompt, load, refused, unknown = (dict(span.attributes or {}) for span in spans)

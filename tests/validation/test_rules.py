@@ -100,7 +100,7 @@ CODES_WITHOUT_RULE = {
     "hard-link", "near-miss", "plugin-elsewhere", "plugin-manifest", "plugin-name", "plugin-path", "plugin-unlisted",
     # Sources and gates.
     "source-refused", "commit-unsigned", "switched-off", "lock-missing", "lock-differs", "signature-missing",
-    "signature-invalid", "signature-files", "signature-expired",
+    "signature-invalid", "signature-files", "signature-expired", "recalled", "lock-recalled",
 }  # fmt: skip
 """Codes that are reported while the bytes are read, because no later check could find them."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.shared import records
 from ports import free_port
 from server.test_tools import text_of
@@ -263,3 +264,22 @@ def test_clients_are_notified_again_when_late_replica_has_caught_up(
             late.server.process.send_signal(signal.SIGCONT)
         stream.until(LISTED)
         assert len(late.every_skill()) == 4
+
+
+def test_recall_reaches_every_replica_and_the_session_is_told_once(
+    skills: Path, redis: RealRedis, tmp_path: Path
+) -> None:
+    advisories = tmp_path / "advisories.toml"
+    advisories.write_text("version = 1\n")
+    with replicas(skills, redis.url, "--advisories", advisories) as servers, ExitStack() as stack:
+        one, two = (stack.enter_context(client(server, "modern")) for server in servers)
+        session, other = load(one, "alpha"), load(two, "beta")
+        digest = digest_of((skills / "alpha" / "SKILL.md").read_bytes())
+        advisories.write_text(
+            f'version = 1\n[[advisory]]\ndigest = "{digest}"\nreason = "it is bad"\nseverity = "high"\n'
+        )
+        for server in servers:
+            server.wait_for_log("its advisories: 1")
+        told = ["RECALLED" in str(caller.call("skills_list", session=session)) for caller in (two, one, two)]
+        assert told == [True, False, False]
+        assert "RECALLED" not in str(one.call("skills_list", session=other))

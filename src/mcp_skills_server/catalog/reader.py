@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,6 +13,7 @@ from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 from mcp_skills_server.model.digests import digest_of
+from mcp_skills_server.model.skill import combined_digest
 
 _CHANGED_ERRORS: Final = disk.MISSING_ERRORS | {errno.EFBIG}
 """Errors of a file that was deleted, replaced or has grown since the scan."""
@@ -88,11 +88,10 @@ class SkillReader:
         Raises:
             StaleFileError: a file could not be read.
         """
-        combined = hashlib.sha256()
-        for path, file in sorted(skill.files.items()):
-            digest = file.digest or digest_of(self.read(file))
-            combined.update(path.encode() + b"\0" + digest.encode() + b"\n")
-        return f"sha256:{combined.hexdigest()}"
+        files = skill.files.items()
+        return combined_digest(
+            {path: file.digest or digest_of(self.read(file)) for path, file in files}
+        )
 
     def body(self, skill: Skill) -> Body:
         """Return the skill's instructions and the files that they refer to.

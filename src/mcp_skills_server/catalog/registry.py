@@ -21,6 +21,7 @@ from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index, IndexedSkills
 from mcp_skills_server.catalog.path_map import above, outermost
 from mcp_skills_server.catalog.reader import SkillReader
+from mcp_skills_server.catalog.recalls import Recalls
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
@@ -96,6 +97,7 @@ class Registry(SkillReader):
         index: keeps the skills of the roots for the next process; None for no index.
         gate: refuses skills that must not be served, such as those that a lock file does not name.
         sources: the sources of fetched roots; None if all roots are folders.
+        recalls: the advisories, whose skills are refused.
 
     Attributes:
         snapshot: all skills as of the last scan; immutable, and replaced by the next scan.
@@ -116,6 +118,7 @@ class Registry(SkillReader):
         index: Index | None = None,
         gate: Gate | None = None,
         sources: RemoteSources | None = None,
+        recalls: Recalls | None = None,
     ) -> None:
         limits = limits or Limits()
         super().__init__(open_roots(roots), limits)
@@ -127,7 +130,11 @@ class Registry(SkillReader):
             root_gate = partial(gate, self)
             index = None  # its skills are shown before a gate can verify their files
         self.index = index
-        self._states = [RootState(root, limits, root_gate, self.roots) for root in self.roots]
+        self.recalls = recalls or Recalls()
+        self.advisory_on = self.recalls.advisory_on
+        self._states = [
+            RootState(root, limits, root_gate, self.roots, self.recalls) for root in self.roots
+        ]
         self.checks = Checks(self)
         self._listeners = Listeners()
         self._deferred = Changes({}, {})
@@ -354,8 +361,9 @@ class Registry(SkillReader):
             return None
         left = merge(skills)[0]
         for path, skill in list(left.items()):
-            if not self.roots[skill.root].off.isdisjoint(above(skill.directory)):
-                del left[path]  # switched off since
+            is_off = not self.roots[skill.root].off.isdisjoint(above(skill.directory))
+            if is_off or self.advisory_on(skill):  # since then
+                del left[path]
         return Snapshot(left)
 
     def enters(self, path: str) -> bool:

@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.disk import MISSING_ERRORS, is_utf8
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.catalog.index import IndexedSkills
 from mcp_skills_server.catalog.path_map import PathMap, above, levels
+from mcp_skills_server.catalog.recalls import Recalls
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Arm, Kept, Scan, unchanged
 from mcp_skills_server.catalog.switches import SWITCHES
@@ -38,11 +39,17 @@ class RootState:
     """State of one of the roots as of its last scans. Guarded by the registry's lock."""
 
     def __init__(
-        self, root: Root, limits: Limits, gate: RootGate | None, roots: Sequence[Root]
+        self,
+        root: Root,
+        limits: Limits,
+        gate: RootGate | None,
+        roots: Sequence[Root],
+        recalls: Recalls,
     ) -> None:
         self.root = root
         self.limits = limits
         self._gate = gate
+        self._recalls = recalls
         self._roots = roots
         self.skills = PathMap[Skill]()
         self.unsaved: set[str] = set()
@@ -201,7 +208,7 @@ class RootState:
         for directory in scan.kept:  # it has the bytes of an earlier scan, not those proved now
             for file in scan.skills[directory].files.values():
                 scan.signatures.pop(file.location, None)
-        if self._gate is not None or self.root.off or self._refused:
+        if self._gate or self._recalls.advisories or self.root.off or self._refused:
             self._refuse(subtree, scan, known)
         directories = known.keys() | scan.skills.keys()
         changed = {
@@ -237,6 +244,7 @@ class RootState:
             if refusal is not None and withheld:
                 # A lock or signature may cover the nested skills, too: it admits a part of it.
                 refusal = self._refusal(whole)
+            refusal = refusal or self._recalls.refuse(skill, whole)
             if refusal is None:
                 continue
             refused.append(directory)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mcp_skills_server.catalog.reader import Body
+from mcp_skills_server.catalog.recalls import Advisory
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.model import Changes, Skill, SkillFile, Snapshot
 
@@ -46,6 +47,10 @@ class SkillSet(Protocol):
 
     def rescan(self, path: str, /) -> Changes:
         """Scan again the skill of a file whose bytes differ from the scanned ones."""
+        ...
+
+    def advisory_on(self, skill: Skill | str, /) -> Advisory | None:
+        """Return the advisory on a skill of any snapshot, or on the refused one at a path."""
         ...
 
     def unread_sources(self) -> Sequence[str]:

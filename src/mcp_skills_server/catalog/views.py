@@ -18,6 +18,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.caches import LruCache
 from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.reader import Body
+from mcp_skills_server.catalog.recalls import Advisory
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.threads import in_thread, off_loop
@@ -207,6 +208,11 @@ class GrantedSkills:
         """Return None: grants are not kept between processes."""
         return
 
+    def advisory_on(self, skill: Skill | str) -> Advisory | None:
+        """Return the advisory on a skill or path that these permissions can read, or None."""
+        path = skill if isinstance(skill, str) else skill.path
+        return self._views.registry.advisory_on(skill) if self.permissions.can_read(path) else None
+
     def rescan(self, path: str) -> Changes:
         """Run `Registry.rescan` and return the filtered changes."""
         return self._part.rescan(path)
@@ -229,6 +235,7 @@ class FilteredSkills:
         self._lock = threading.Lock()
         self.forget()
         self.read, self.loaded = registry.read, registry.loaded  # unfiltered, as in `GrantedSkills`
+        self.advisory_on = registry.advisory_on
 
     @property
     def snapshot(self) -> Snapshot:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.access.grants import LOCAL, Grants
+from mcp_skills_server.catalog.recalls import Recalls, read_advisories
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import OptionalRoot
 from mcp_skills_server.commands.logs import log_to_stderr
@@ -142,6 +143,19 @@ class OpenedRoots:
             logger.warning("%s: %s cannot be served", self.lock, path)
         return ""
 
+    def reread_advisories(self, path: str | None) -> str:
+        """Apply the file of advisories as it is now. Return the reason of a refusal, or ""."""
+        recalls, before = self.registry.recalls, self.registry.recalls.advisories
+        try:
+            recalls.replace(read_advisories(path))
+        except UsageError as error:
+            return f"{error}; the former advisories stay in force"
+        if recalls.advisories != before:
+            self.registry.loaded.wait()
+            self.registry.refresh()
+            logger.info("%s was reloaded; its advisories: %d", path, len(recalls.advisories))
+        return ""
+
 
 def open_roots(
     given: Sequence[str],
@@ -190,8 +204,15 @@ def open_roots(
 
         pins = Pins(dict(zip(folders, locked, strict=True)))
         gates.insert(0, pins)
-    index = index_of(options.cache_dir) if indexed else None
-    registry = Registry(roots, limits_of(options), index=index, gate=all_of(gates), sources=mirrors)
+    recalls = Recalls(read_advisories(options.advisories), is_locked=locked is not None)
+    registry = Registry(
+        roots,
+        limits_of(options),
+        index=index_of(options.cache_dir) if indexed else None,
+        gate=all_of(gates),
+        sources=mirrors,
+        recalls=recalls,
+    )
     _check_separate(by_folder, registry)
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
@@ -351,7 +372,10 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         registry = opened.registry
         registry.load()
         if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
-            reasons = {problem.skill: problem.message for problem in registry.snapshot.problems}
+            reasons = {
+                problem.skill: f"{problem.message} [{problem.code}]"
+                for problem in registry.snapshot.problems
+            }
             reason = reasons.get(unserved[0], "it is not there")
             reason += more_suffix(len(unserved) - 1)
             hint = "see 'diff --lock', then 'update', or leave out --frozen"

@@ -175,7 +175,11 @@ class ScanOptions(
     )
 
 
-class RootOptions(ScanOptions, SiteOptions, GitOptions):
+class RecallOptions(Options, heading="What is pinned and signed"):
+    advisories: str | None = file("Serve no skill that this file recalls; a server follows it.")
+
+
+class RootOptions(ScanOptions, SiteOptions, GitOptions, RecallOptions):
     """Options of reading the roots of a command."""
 
 

@@ -1,4 +1,4 @@
-"""Reload the configuration, the tokens and the lock file on SIGHUP and when one of them changes.
+"""Reload the configuration and the files that it names on SIGHUP and when one of them changes.
 
 A reload parses the command line again with the current file, and compares the options. A broken
 file is logged in one line, and the old values stay. Live options (`Traits`), tokens, grants and
@@ -140,6 +140,9 @@ class Reloader:
         if refused := self._relock():
             logger.warning("%s", refused)
             troubles.append(refused)
+        if refused := self._opened.reread_advisories(before.params["advisories"]):
+            logger.warning("%s", refused)
+            troubles.append(refused)
         if self.refused and not troubles:
             logger.info("the files are valid again, and fully in force")
         self.read_at, self.refused = time.time(), printable(" / ".join(troubles))
@@ -224,6 +227,7 @@ class Reloader:
         """Return a stat signature of each file; None for one that is missing."""
         params = self._context.params
         files = [params["config"] and params["config"].file, self._opened.lock]
+        files.append(params["advisories"])
         if self._http is not None:
             files.append(params["token_file"])
         return [_signature(file) for file in files if file]

@@ -5,9 +5,11 @@ All objects are immutable.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -134,6 +136,14 @@ class SkillFile(NamedTuple):  # made three times as fast as a frozen dataclass
     executable: bool = False
 
 
+def combined_digest(digests: Mapping[str, str]) -> str:
+    """Return one digest of the digests of files by path, as approvals and lock files use it."""
+    combined = hashlib.sha256()
+    for path, digest in sorted(digests.items()):
+        combined.update(path.encode() + b"\0" + digest.encode() + b"\n")
+    return f"sha256:{combined.hexdigest()}"
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Skill:
     """A directory with a SKILL.md, as a scan found it. Unchanged means the same object.
@@ -210,3 +220,10 @@ class Skill:
             and self.standing == other.standing
             and self.origin == other.origin
         )
+
+
+@lru_cache(1024)  # the files of one skill are read one after the other
+def whole_digest(skill: Skill) -> str:
+    """Return the digest of all files of a skill, "" if the scan could not read one."""
+    digests = skill.digests
+    return combined_digest(digests) if len(digests) == len(skill.files) else ""

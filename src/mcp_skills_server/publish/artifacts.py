@@ -29,10 +29,11 @@ _NO_LIMITS: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A skill as an index offers it, with its artifact."""
+    """A skill as an index offers it, with its artifact; `whole` has all files of the skill."""
 
     skill: Skill
     artifact: Artifact
+    whole: Skill
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +75,27 @@ class RetentionPolicy:
 class Artifacts:
     """Artifacts of the latest and of recent editions. Write under the publication's lock."""
 
-    def __init__(self, keeping: RetentionPolicy, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        keeping: RetentionPolicy,
+        clock: Callable[[], float],
+        advisory_on: Callable[[Skill], object],
+    ) -> None:
         self._keeping = keeping
         self._clock = clock
+        self._advisory_on = advisory_on
         self._spool = Spool()
-        self._kept: dict[str, tuple[Artifact, ArtifactSlot]] = {}
+        self._kept: dict[str, tuple[Published, ArtifactSlot]] = {}
         self._retired: dict[str, float] = {}  # since when, by path, the oldest first
         self._former: dict[str, Published] = {}  # the newest retired version, by skill name
 
-    def put(self, artifact: Artifact, raw: bytes) -> None:
+    def put(self, published: Published, raw: bytes) -> None:
         """Spool an artifact, or raise OSError if there is no space."""
-        if artifact.path not in self._kept:
-            self._kept[artifact.path] = (artifact, self._spool.write(raw))
+        path = published.artifact.path
+        slot = self._kept[path][1] if path in self._kept else self._spool.write(raw)
+        self._kept[path] = published, slot
 
-    def get(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
+    def get(self, path: str) -> tuple[Published, ArtifactSlot] | None:
         """Return the artifact at a path and its bytes, or None if it is not retained."""
         return self._kept.get(path) if self._is_kept(path) else None
 
@@ -139,6 +147,8 @@ class Artifacts:
             del self._retired[path]
 
     def _is_kept(self, path: str) -> bool:
+        if path in self._kept and self._advisory_on(self._kept[path][0].whole):
+            return False  # recalled since
         since = self._retired.get(path)
         return since is None or self._clock() - since < self._keeping.seconds
 

@@ -18,7 +18,6 @@ from mcp_skills_server import codes
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import FilteredSkills
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError
@@ -78,7 +77,7 @@ class Publication:
         self._lock = threading.Lock()
         self._packed: dict[Skill, Published | str] = {}
         """The result of packing a skill, or the reason for its refusal."""
-        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock)
+        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock, registry.advisory_on)
         self._made_at = 0.0
         self._settled = True
         """Whether all files of the latest edition could be read."""
@@ -166,13 +165,14 @@ class Publication:
         packed_or_reason = self._packed.get(skill)
         if packed_or_reason is None:
             try:
-                packed_or_reason = self._pack_anew(skill if self._evals else without_evals(skill))
+                packed_or_reason = self._pack_anew(skill)
             except ArchiveRefusedError as refused:
                 packed_or_reason = str(refused)
             self._packed[skill] = packed_or_reason
         return packed_or_reason
 
-    def _pack_anew(self, skill: Skill) -> Published:
+    def _pack_anew(self, whole: Skill) -> Published:
+        skill = whole if self._evals else without_evals(whole)
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
@@ -181,12 +181,13 @@ class Publication:
         else:
             suffix, raw = "", read[SKILL_MD]
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
-        self._artifacts.put(artifact, raw)
-        return Published(skill, artifact)
+        published = Published(skill, artifact, whole)
+        self._artifacts.put(published, raw)
+        return published
 
     # The content of editions
 
-    def artifact(self, path: str) -> tuple[Artifact, ArtifactSlot] | None:
+    def artifact(self, path: str) -> tuple[Published, ArtifactSlot] | None:
         """Return an artifact and its bytes by path, of the latest or a recent edition, or None."""
         return self._artifacts.get(path)
 

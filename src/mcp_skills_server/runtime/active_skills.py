@@ -10,6 +10,7 @@ from asyncio import Lock
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from mcp_skills_server.catalog.recalls import Advisory
 from mcp_skills_server.catalog.views import View, retry_when_stale
 from mcp_skills_server.dialects import runtime as dialect
 from mcp_skills_server.dialects.runtime import Loaded
@@ -25,6 +26,8 @@ from mcp_skills_server.telemetry import events
 
 _MAX_NEEDED: Final = 64
 """The maximum number of dependencies of one skill that are followed."""
+_MAX_GIVEN: Final = 256
+"""The maximum number of versions of skills that a session remembers, for recalls."""
 _MAX_ERRORS: Final = 3
 """The maximum number of unknown names reported by one call, because each one costs a search."""
 
@@ -53,6 +56,10 @@ class ActiveSkills:
         """Paths of loaded skills of which the model requested only the instructions."""
         self.change_count = 0
         """The number of loads and unloads so far."""
+        self._given: dict[Skill, None] = {}
+        """Each version of a skill that the conversation was given."""
+        self.reported: set[str] = set()
+        """The digests of the advisories that had a notice."""
         self._changing = Lock()
         """Serializes reading and changes, which wait for files."""
 
@@ -111,6 +118,7 @@ class ActiveSkills:
         self._unused = {path for path in active if path not in self._active or path in self._unused}
         self._active, self.paths = active, tuple(active)
         self.change_count += 1
+        self._remember(active)
 
     def clear(self) -> None:
         """Discard the loaded skills without locking, at the session's end."""
@@ -147,7 +155,42 @@ class ActiveSkills:
             return active
 
         self._active = await retry_when_stale(offering.skill_set, read)
+        self._remember(self._active)
         return self._active
+
+    def _remember(self, active: Active) -> None:
+        self._given |= {entry.skill: None for entry in active.values()}
+        while len(self._given) > _MAX_GIVEN:
+            del self._given[next(iter(self._given))]
+
+    async def take_recalled(self, offering: Offering) -> list[str]:
+        """Unload recalled skills, and return a notice for each one without a notice so far.
+
+        A session of another process knows only the paths of its skills, so a refused path counts.
+        """
+        advisory_on, snapshot = offering.skill_set.advisory_on, offering.skill_set.snapshot
+        served, notices = snapshot.skills, dict[str, str]()
+        reported, gone = set[str](), set[str]()
+        async with self._changing:
+            absent = [path for path in self.paths if path not in served]
+            for subject in (*absent, *self._given):
+                advisory = advisory_on(subject)
+                if advisory is None:
+                    continue
+                path = subject if isinstance(subject, str) else subject.path
+                if path not in served or advisory_on(served[path]):
+                    gone.add(path)  # another version stays loaded
+                if advisory.digest not in self.reported:
+                    notices[path] = _notice(path, advisory, snapshot)
+                    reported.add(advisory.digest)
+            if reported or not gone.isdisjoint(self.paths):
+                self.reported |= reported
+                self.paths = tuple(path for path in self.paths if path not in gone)
+                self._active = {
+                    path: entry for path, entry in self._active.items() if path not in gone
+                }
+                self.change_count += 1
+        return [*notices.values()]
 
     async def _fresh(
         self, offering: Offering, view: View, names: Sequence[str], kept: Active
@@ -182,6 +225,13 @@ class ActiveSkills:
             path: ActiveSkill(skill, await _prepare(offering, skill, view), offering)
             for path, skill in wanted.items()
         }
+
+
+def _notice(path: str, advisory: Advisory, snapshot: Snapshot) -> str:
+    """Return the notice of a recalled skill, with its replacement only if the snapshot has that."""
+    other = identity.lookup(snapshot, advisory.replacement, Standing.LENIENT)
+    replacement = None if other is None else name_of(other, snapshot)
+    return dialect.recall_notice(path, advisory.severity, advisory.reason, replacement)
 
 
 def loaded_list(active: Active) -> list[Loaded]:

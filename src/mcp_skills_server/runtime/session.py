@@ -170,23 +170,33 @@ class Session(ClosingMixin):
         self.calls += 1
         offering = offering or self._offering
         try:
+            request = _Request(offering, {}, progress, client_of(client), owner)
+            result = await self._answer(name, arguments or {}, request)
+            for notice in await self.loaded.take_recalled(offering):
+                result = dialect.with_note(result, notice)
+            return result
+        finally:
+            self.calls -= 1
+
+    async def _answer(
+        self, name: str, arguments: Mapping[str, Any], request: _Request
+    ) -> ToolResult:
+        offering = request.offering
+        try:
             tool = dialect.canonical(name)
             if tool not in _CALLS:
                 there = [tool for tool in _CALLS if tool != dialect.RUN or offering.runs_scripts]
                 words = f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}"
                 return dialect.failure(words)
             # Some clients send null for an optional argument without a value.
-            given = {key: value for key, value in (arguments or {}).items() if value is not None}
+            given = {key: value for key, value in arguments.items() if value is not None}
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return dialect.failure(invalid)
-            active = await self.loaded.refresh(offering)
-            request = _Request(offering, active, progress, client_of(client), owner)
+            request = request._replace(active=await self.loaded.refresh(offering))
             return await _CALLS[tool](self, given, request)
         except RequestError as error:
             return dialect.failure(str(error))
-        finally:
-            self.calls -= 1
 
     def close(self) -> None:
         """End the session, and remove its work directory. Safe to call twice."""

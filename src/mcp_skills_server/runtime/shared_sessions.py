@@ -51,6 +51,8 @@ class SessionRecord(BaseModel):
     owner: _Text  # the SHA-256 of the owner, in hex digits; "" for none
     since: FiniteFloat  # the epoch seconds of the list of skills that the model was shown
     skills: Annotated[tuple[_Text, ...], Field(max_length=_MAX_SKILLS)]  # paths, the latest last
+    recalled: Annotated[tuple[_Text, ...], Field(max_length=_MAX_SKILLS)] = ()
+    """The digests of the advisories that had a notice."""
     scripts_at: _Text = ""  # the process of the latest script, whose machine has the output files
 
 
@@ -123,6 +125,7 @@ class SharedSessions(Sessions):
             elif text != known.text:
                 record = self._record(text, handle, owner)
                 session.loaded.paths = record.skills
+                session.loaded.reported.update(record.recalled)
                 session.since = _on_clock(record.since, time.time(), time.monotonic())
                 session.scripts_at = record.scripts_at
                 if record.scripts_at == self._here:
@@ -172,6 +175,7 @@ class SharedSessions(Sessions):
                 owner=_hash_of(owner),
                 since=_on_clock(session.since, time.monotonic(), time.time()),
                 skills=session.loaded.paths,
+                recalled=tuple(session.loaded.reported)[:_MAX_SKILLS],
             )
         at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at
         record = record.model_copy(update={"scripts_at": at})

@@ -200,5 +200,6 @@ def _line(event: Event, what: str, use: Use | None, left_out: int = 0) -> bytes:
     }
     if use is not None:
         fields |= {"skill": use.skill, "file": use.file, "digest": use.digest}
+        fields["skill_digest"] = use.whole
     given = {key: value for key, value in fields.items() if value}
     return f"{json.dumps(given, separators=(',', ':'))}\n".encode()

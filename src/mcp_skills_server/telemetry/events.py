@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
+from mcp_skills_server.model.skill import whole_digest
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +129,8 @@ class Use(NamedTuple):
     digest: str
     """Of the file as read; of all files for a run; of the SKILL.md that a proposal changes; "" if
     unknown."""
+    whole: str = ""
+    """The digest of all files of the skill, of a load or read; "" if unknown."""
 
 
 class _Principal(Protocol):
@@ -322,8 +325,8 @@ class Request:
             trace=trace or trace_of(method),
         )
         """The event without what is known only later."""
-        self.uses: dict[tuple[Action, str, str], str] = {}
-        """The digest of each use, by its action, skill and file."""
+        self.uses: dict[tuple[Action, str, str], Use] = {}
+        """The uses by action, skill and file."""
         self.bytes = 0
         self.question = ""
         self.found: int | None = None
@@ -341,13 +344,11 @@ class Request:
     ) -> None:
         _current.reset(self._token)
         outcome = self.outcome or ("ok" if error is None else _outcome_of(error))
-        self.server.emit(
-            self.event(outcome, *(Use(*use, digest) for use, digest in self.uses.items()))
-        )
+        self.server.emit(self.event(outcome, *self.uses.values()))
 
     def add(self, use: Use, size: int = 0) -> None:
         """Record a use, and the number of bytes that were read."""
-        self.uses[use[:3]] = use.digest
+        self.uses[use[:3]] = use
         self.bytes += size
 
     def event(self, outcome: Outcome, *uses: Use) -> Event:
@@ -370,7 +371,8 @@ _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None
 def record_read(skill: Skill, path: str) -> None:
     """Record that a file of a skill is about to be sent; NotRecordedError must prevent it."""
     file, action = skill.files[path], "load" if path == SKILL_MD else "read"
-    record_sent(Use(action, skill.path, path, file.digest or ""), file.size)
+    use = Use(action, skill.path, path, file.digest or "", whole_digest(skill))
+    record_sent(use, file.size)
 
 
 def record_sent(use: Use, size: int) -> None:

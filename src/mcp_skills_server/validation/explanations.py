@@ -70,6 +70,8 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "plugin-path": ("a path in a manifest that leads to no folder of the root", "The skills that are meant are not served."),
     "plugin-name": ("a plugin's name that breaks the format", "Some hosts refuse the plugin.", "My_Plugin"),
     "near-miss": ("a file that is a skill but for its name", "Hosts look for exactly SKILL.md.", "SKILL.md.txt"),
+    "recalled": ("a version that an advisory recalls", "It does harm, so it is served by no way."),
+    "lock-recalled": ("a locked version that an advisory recalls", "The pin would keep it in use."),
     "lock-missing": ("a skill that the lock file does not name", "Only what was reviewed and locked is served."),
     "lock-differs": ("a skill that differs from what was locked", "Only what was reviewed and locked is served."),
     "signature-missing": ("a skill without the signature that is required", "No author vouches for it."),

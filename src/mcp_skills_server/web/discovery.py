@@ -41,6 +41,7 @@ from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import SIGNATURE_FILE, SKILL_MD, Skill, printable
 from mcp_skills_server.model.digests import digest_of
+from mcp_skills_server.model.skill import whole_digest
 from mcp_skills_server.publish.artifacts import Edition
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.telemetry import events
@@ -211,20 +212,14 @@ class Discovery:
             kept = self.publication.artifact(path)
         if kept is None:
             return None
-        artifact, slot = kept
+        published, slot = kept
+        artifact, skill = published.artifact, published.whole
         # Chunks are small, and from a file written recently: a thread switch for each would cost
         # more than the read.
         read = partial(off_loop, True, slot.read)
-        use = Use("load", self._skill_path(path), "", artifact.digest)
+        use = Use("load", skill.path, "", artifact.digest, whole_digest(skill))
         kind = _with_charset(artifact.media_type)
         return _Resource(kind, artifact.digest, slot.size, _YEAR_S, read, use)
-
-    def _skill_path(self, path: str) -> str:
-        """Return the path of an artifact's skill, or its name if the newest edition lacks it."""
-        name, latest = path.removeprefix(DIRECTORY).partition("/")[0], self.publication.latest
-        if latest is None or name not in latest.skills:
-            return name
-        return latest.skills[name].skill.path
 
     async def _file(self, name: str, path: str) -> _Resource | None:
         published = self.publication.file(await self._edition(), name, path)
@@ -237,7 +232,8 @@ class Discovery:
             return None
         kind = _with_charset(media.media_type(path) or "application/octet-stream")
         digest = file.digest or ""
-        use = Use("load" if path == SKILL_MD else "read", published.skill.path, path, digest)
+        action, whole = "load" if path == SKILL_MD else "read", whole_digest(published.whole)
+        use = Use(action, published.skill.path, path, digest, whole)
         return self._document(kind, digest, raw, use)
 
     async def _edition(self) -> Edition:

@@ -36,6 +36,7 @@ from mcp_skills_server.dialects.runtime.results import (
     output_file,
     proposal_list,
     proposal_stored,
+    recall_notice,
     script_result,
     text_file,
     unread_notice,
@@ -77,6 +78,7 @@ __all__ = [
     "binary_file", "canonical", "change_notice", "changed", "definitions", "depends_on", "entry",
     "failure", "groups", "hidden_remarks", "in_instructions", "in_loading", "in_workspace",
     "instructions", "is_offered", "is_usable", "listing", "load_result", "nothing_fits",
-    "output_file", "problems", "proposal_list", "proposal_stored", "proposing", "round_robin",
-    "script_result", "scripts_of", "shown_part", "text_file", "unread_notice", "with_note",
+    "output_file", "problems", "proposal_list", "proposal_stored", "proposing", "recall_notice",
+    "round_robin", "script_result", "scripts_of", "shown_part", "text_file", "unread_notice",
+    "with_note",
 ]  # fmt: skip

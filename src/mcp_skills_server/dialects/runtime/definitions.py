@@ -353,4 +353,5 @@ _OUTCOME: Final = _object(
     sandbox_gaps=_TEXTS,
     files=_list(_object(("path", "size"), path=_STRING, size=_INTEGER)),
     files_not_shown=_INTEGER,
+    note=_STRING,
 )

@@ -94,6 +94,17 @@ def change_notice(added: int, removed: int, *, uncounted: bool = False) -> str:
     return f"{words}: {shown}. {LIST} shows the current ones."
 
 
+def recall_notice(name: str, severity: str, reason: str, replacement: str | None) -> str:
+    """Return the notice of a recalled skill that a conversation was given."""
+    text = (
+        f"RECALLED ({severity}): the skill {one_line(name)}, loaded earlier in this session, is "
+        f"withdrawn: {one_line(reason)}. Stop following it, and tell the user."
+    )
+    if replacement is not None:
+        text += f" Load {one_line(replacement)} instead."
+    return contained(text)
+
+
 def unread_notice(sources: Sequence[str]) -> str | None:
     """Return a notice of sources that are still unread, or None."""
     if not sources:
@@ -308,10 +319,12 @@ def noted(
 
 
 def with_note(result: ToolResult, note: str) -> ToolResult:
-    """Add a note to the text and to the structure of a result."""
-    structure = dict(result.get("structuredContent") or {})
-    structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
+    """Add a note to the text of a result, and to its structure if it has one."""
     content = [*result["content"], {"type": "text", "text": note}]
+    structure = dict(result.get("structuredContent") or {})
+    if not structure:
+        return {**result, "content": content}
+    structure["note"] = "\n".join(filter(None, (structure.get("note"), note)))
     return {**result, "content": content, "structuredContent": structure}
 
 

@@ -1,0 +1,256 @@
+"""Freshness of skills: compare what they rely on in their repository with what was confirmed.
+
+Only skills of the operator's own folders are judged: one that was fetched was written for another
+repository. Patterns never leave the repository, follow no link, and read a bounded amount.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.path_map import join
+from mcp_skills_server.catalog.reader import SkillReader
+from mcp_skills_server.errors import quoted
+from mcp_skills_server.format.ignored import is_ignored
+from mcp_skills_server.format.reliance import (
+    FRESHNESS_FILE,
+    MAX_FRESHNESS_FILE,
+    Reliance,
+    normal_name,
+    parse_reliances,
+)
+from mcp_skills_server.model import Problem, Skill
+from mcp_skills_server.model.decoding import load_json, load_toml
+from mcp_skills_server.model.digests import digest_of
+
+CHANGED: Final = "relies-on-changed"
+UNSEEN: Final = "relies-on-unconfirmed"
+FAULTY: Final = "relies-on-form"
+_CONFIRM: Final = "compare the skill with it, then run 'freshness --update'"
+_MAX_ENTRIES: Final = 50_000
+_MAX_BYTES: Final = 64 << 20
+_MAX_DEPTH: Final = 64
+_MAX_LOCK: Final = 32 << 20
+_KNOWN_S: Final = 10.0
+"""How long a verdict is reused for the order of search results."""
+_LOCKS: Final = (
+    "uv.lock", "poetry.lock", "pylock.toml", "Cargo.lock", "package-lock.json",
+    "requirements.txt", "constraints.txt",
+)  # fmt: skip
+_PIN: Final = re.compile(
+    r"(?m)^[ \t]*+([A-Za-z0-9][\w.-]*+)(?:\[[^\]\n]*+\])?+ *+===?+ *+([^\s;#]++)"
+)
+
+
+class Freshness:
+    """Judge of what skills rely on in their repository. Thread-safe."""
+
+    def __init__(self, reader: SkillReader) -> None:
+        self._reader = reader
+        self._known: WeakKeyDictionary[Skill, tuple[float, bool]] = WeakKeyDictionary()
+
+    def relies(self, skill: Skill) -> bool:
+        """Tell whether a skill says what it relies on, and is one of the operator's own."""
+        is_own = skill.origin is None and self._reader.roots[skill.root].origin is None
+        return is_own and FRESHNESS_FILE in skill.files
+
+    def text(self, skill: Skill) -> str:
+        """Return the text of a skill's `freshness.toml`.
+
+        Raises:
+            ValueError: it is too large, or not UTF-8.
+            StaleFileError: it has changed since the scan.
+        """
+        file = skill.files[FRESHNESS_FILE]
+        if file.size > MAX_FRESHNESS_FILE:
+            raise ValueError(f"it has more than {MAX_FRESHNESS_FILE:,} bytes")
+        return self._reader.read(file).decode()
+
+    def place(self, skill: Skill) -> str:
+        """Return the path of a skill's `freshness.toml`, as the operator would type it."""
+        shown = self._reader.roots[skill.root].show(join(skill.directory, FRESHNESS_FILE))
+        return os.path.normpath(shown)
+
+    def problems_of(self, skill: Skill) -> list[Problem]:
+        """Return what is not as it was confirmed, without the network."""
+        if not self.relies(skill):
+            return []
+        try:
+            entries = parse_reliances(self.text(skill))
+            states = self.states(skill, entries)
+        except (ValueError, OSError) as error:
+            return [self.fault(skill, str(error))]
+        return [*filter(None, (self.judge(skill, *pair) for pair in states.items()))]
+
+    def is_stale(self, skill: Skill) -> bool:
+        """Tell whether something that a skill relies on has changed, as of some seconds ago."""
+        if not self.relies(skill):
+            return False
+        now = time.monotonic()
+        until, known = self._known.get(skill, (now, False))
+        if until <= now:
+            known = any(problem.code == CHANGED for problem in self.problems_of(skill))
+            self._known[skill] = now + _KNOWN_S, known
+        return known
+
+    def states(self, skill: Skill, entries: Iterable[Reliance]) -> dict[Reliance, str]:
+        """Return the present state of each entry that is in the repository.
+
+        Raises:
+            ValueError: the patterns match too much, or a lock file cannot be read.
+        """
+        located = self._reader.roots[skill.root].locate(skill.directory)
+        top, folder = _repository_of(located.base, located.rest)
+        tree = _Tree(top)
+        states: dict[Reliance, str] = {}
+        for entry in entries:
+            if entry.kind == "files":
+                states[entry] = tree.digest(entry.target)
+            elif entry.kind == "packages":
+                states[entry] = _locked_version(top, folder, entry.package)
+        return states
+
+    def judge(self, skill: Skill, entry: Reliance, state: str) -> Problem | None:
+        """Return the problem of an entry in a state, or None if it is as it was confirmed."""
+        if entry.is_met(state):
+            return None
+        code, severity, hint = CHANGED, "warning", _CONFIRM
+        if not state:
+            text = "is not there any more" if entry.seen else "is not there"
+        elif entry.bounds:
+            text = f"does not hold: version {state} is locked"
+        elif not entry.seen:
+            code, severity, text = UNSEEN, "note", "was never confirmed"
+        elif entry.kind == "packages":
+            text = f"has changed from {entry.seen} to {state}"
+        else:
+            text = "has changed since it was confirmed"
+        text = f"{entry.key.removeprefix(entry.kind).strip()} {text}"
+        return Problem(code, severity, text, hint, entry.line, self.place(skill), skill.path)
+
+    def fault(self, skill: Skill, text: str) -> Problem:
+        """Return the problem of a `freshness.toml` that cannot be judged."""
+        hint = "see docs/freshness.md for its form"
+        return Problem(FAULTY, "error", text, hint, None, self.place(skill), skill.path)
+
+
+class _Tree:
+    """The files of a repository, read within one bound for all patterns of a skill."""
+
+    def __init__(self, top: str) -> None:
+        self._top = top
+        self._entries = _MAX_ENTRIES
+        self._bytes = _MAX_BYTES
+
+    def digest(self, pattern: str) -> str:
+        """Return one digest of the paths and contents that match a pattern, "" if none does.
+
+        CRLF counts as LF, so that a checkout has the same digest on every platform.
+        """
+        combined = hashlib.sha256()
+        paths = sorted({*self._matching("", pattern.split("/"))})
+        for path in paths:
+            try:
+                with disk.open_directory(self._top, os.path.dirname(path)) as handle:
+                    raw, _ = disk.read(os.path.basename(path), self._bytes, handle)
+            except OSError as error:
+                raise ValueError(f"{quoted(path)} cannot be read ({error.strerror})") from None
+            self._bytes -= len(raw)
+            digest = digest_of(raw.replace(b"\r\n", b"\n"))
+            combined.update(os.fsencode(path) + b"\0" + digest.encode() + b"\n")
+        return f"sha256:{combined.hexdigest()}" if paths else ""
+
+    def _matching(self, folder: str, steps: Sequence[str]) -> Iterator[str]:
+        """Yield the files below a folder that match; `**` stands for any number of folders.
+
+        Wildcards pass over names that are never served, such as `.venv`.
+        """
+        step, rest = steps[0], steps[1:]
+        if step == "**" and rest:
+            yield from self._matching(folder, rest)
+        for name, mode in self._children(folder, step):
+            path = join(folder, name)
+            if stat.S_ISREG(mode) and not rest and name != FRESHNESS_FILE:
+                yield path
+            elif stat.S_ISDIR(mode) and (rest or step == "**") and path.count("/") < _MAX_DEPTH:
+                yield from self._matching(path, steps if step == "**" else rest)
+
+    def _children(self, folder: str, step: str) -> list[tuple[str, int]]:
+        """Return the names in a folder that match one step of a pattern, with their modes."""
+        children: list[tuple[str, int]] = []
+        is_plain = not any(sign in step for sign in "*?[")
+        with suppress(OSError), disk.open_directory(self._top, folder) as handle:
+            for name in [step] if is_plain else os.listdir(handle):
+                self._entries -= 1
+                if self._entries < 0:
+                    raise ValueError(f"the patterns pass {_MAX_ENTRIES:,} names; name fewer")
+                if is_plain or (not is_ignored(name) and fnmatch.fnmatchcase(name, step)):
+                    children.append((name, disk.lstat(handle, name).st_mode))
+        return children
+
+
+def _repository_of(base: str, rest: str) -> tuple[str, str]:
+    """Return the top of the git repository around a folder, else `base`, and the rest of it."""
+    folder = top = os.path.join(base, rest).rstrip(os.sep)
+    while not os.path.lexists(os.path.join(top, ".git")):
+        top, below = os.path.dirname(top), top
+        if top == below:
+            return base, rest
+    return top, "" if top == folder else os.path.relpath(folder, top).replace(os.sep, "/")
+
+
+def _locked_version(top: str, folder: str, package: str) -> str:
+    """Return the locked version of a package, several joined by commas, "" if there is none.
+
+    The lock file nearest to a folder that has the package decides, up to the top.
+    """
+    while True:
+        for name in _LOCKS:
+            try:
+                with disk.open_directory(top, folder) as handle:
+                    raw, _ = disk.read(name, _MAX_LOCK, handle)
+            except OSError:
+                continue
+            try:
+                packages = _packages_in(name, raw)
+            except (ValueError, LookupError, TypeError, AttributeError):
+                known = ", ".join(_LOCKS)
+                raise ValueError(f"{join(folder, name)} has no known form of {known}") from None
+            if versions := packages.get(package) or packages.get(normal_name(package)):
+                return ", ".join(sorted(versions))
+        if not folder:
+            return ""
+        folder = folder.rpartition("/")[0]
+
+
+@lru_cache(8)  # of at most `_MAX_LOCK` bytes
+def _packages_in(name: str, raw: bytes) -> Mapping[str, set[str]]:
+    """Return the versions of the packages in a lock file, by name."""
+    text = raw.decode()
+    pairs: list[tuple[str, Any]] = []
+    if name.endswith(".json"):
+        rows = cast("dict[str, dict[str, Any]]", load_json(text)["packages"])
+        own = ((path.removeprefix("node_modules/"), row) for path, row in rows.items())
+        # deeper ones are those of packages
+        pairs += [(path, row.get("version")) for path, row in own if "node_modules/" not in path]
+    elif name.endswith((".lock", ".toml")):
+        tables = load_toml(text)
+        for row in tables.get("package") or tables["packages"]:
+            pairs.append((normal_name(row["name"]), row.get("version")))
+    else:
+        pairs += [(normal_name(package), version) for package, version in _PIN.findall(text)]
+    packages: dict[str, set[str]] = {}
+    for package, version in pairs:
+        packages.setdefault(package, set()).add(str(version or ""))
+    return packages

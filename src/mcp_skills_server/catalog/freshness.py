@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import disk
@@ -25,7 +25,6 @@ from mcp_skills_server.errors import quoted
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.format.reliance import (
     FRESHNESS_FILE,
-    MAX_FRESHNESS_FILE,
     Reliance,
     normal_name,
     parse_reliances,
@@ -37,7 +36,7 @@ from mcp_skills_server.model.digests import digest_of
 CHANGED: Final = "relies-on-changed"
 UNSEEN: Final = "relies-on-unconfirmed"
 FAULTY: Final = "relies-on-form"
-_CONFIRM: Final = "compare the skill with it, then run 'freshness --update'"
+_MAX_FILE: Final = 1 << 16
 _MAX_ENTRIES: Final = 50_000
 _MAX_BYTES: Final = 64 << 20
 _MAX_DEPTH: Final = 64
@@ -53,8 +52,17 @@ _PIN: Final = re.compile(
 )
 
 
+class Judgement(NamedTuple):
+    """What a skill relies on, the present state of what was asked, and what is wrong with it."""
+
+    skill: Skill
+    entries: Sequence[Reliance]
+    states: Mapping[Reliance, str]
+    problems: Sequence[Problem]
+
+
 class Freshness:
-    """Judge of what skills rely on in their repository. Thread-safe."""
+    """Judge of what skills rely on. Thread-safe."""
 
     def __init__(self, reader: SkillReader) -> None:
         self._reader = reader
@@ -65,84 +73,76 @@ class Freshness:
         is_own = skill.origin is None and self._reader.roots[skill.root].origin is None
         return is_own and FRESHNESS_FILE in skill.files
 
-    def text(self, skill: Skill) -> str:
-        """Return the text of a skill's `freshness.toml`.
-
-        Raises:
-            ValueError: it is too large, or not UTF-8.
-            StaleFileError: it has changed since the scan.
-        """
-        file = skill.files[FRESHNESS_FILE]
-        if file.size > MAX_FRESHNESS_FILE:
-            raise ValueError(f"it has more than {MAX_FRESHNESS_FILE:,} bytes")
-        return self._reader.read(file).decode()
-
-    def place(self, skill: Skill) -> str:
-        """Return the path of a skill's `freshness.toml`, as the operator would type it."""
-        shown = self._reader.roots[skill.root].show(join(skill.directory, FRESHNESS_FILE))
-        return os.path.normpath(shown)
-
-    def problems_of(self, skill: Skill) -> list[Problem]:
-        """Return what is not as it was confirmed, without the network."""
-        if not self.relies(skill):
-            return []
-        try:
-            entries = parse_reliances(self.text(skill))
-            states = self.states(skill, entries)
-        except (ValueError, OSError) as error:
-            return [self.fault(skill, str(error))]
-        return [*filter(None, (self.judge(skill, *pair) for pair in states.items()))]
-
     def is_stale(self, skill: Skill) -> bool:
         """Tell whether something that a skill relies on has changed, as of some seconds ago."""
         if not self.relies(skill):
             return False
         now = time.monotonic()
-        until, known = self._known.get(skill, (now, False))
+        until, stale = self._known.get(skill, (now, False))
         if until <= now:
-            known = any(problem.code == CHANGED for problem in self.problems_of(skill))
-            self._known[skill] = now + _KNOWN_S, known
-        return known
+            stale = any(problem.code == CHANGED for problem in self.judge(skill).problems)
+            self._known[skill] = now + _KNOWN_S, stale
+        return stale
 
-    def states(self, skill: Skill, entries: Iterable[Reliance]) -> dict[Reliance, str]:
-        """Return the present state of each entry that is in the repository.
+    def text(self, skill: Skill) -> str:
+        """Return the text of a skill's `freshness.toml`.
 
         Raises:
-            ValueError: the patterns match too much, or a lock file cannot be read.
+            ValueError: it is not UTF-8.
+            StaleFileError: it has changed since the scan.
         """
+        return self._reader.read(skill.files[FRESHNESS_FILE]).decode()
+
+    def judge(self, skill: Skill, asked: Mapping[str, str] | None = None) -> Judgement:
+        """Compare what a skill relies on with its repository.
+
+        `asked` has states that the network gave, by the key of the entry.
+        """
+        entries: Sequence[Reliance] = ()
+        states: dict[Reliance, str] = {}
+        place = self._reader.roots[skill.root].show(join(skill.directory, FRESHNESS_FILE))
+        try:
+            if skill.files[FRESHNESS_FILE].size > _MAX_FILE:
+                raise ValueError(f"it has more than {_MAX_FILE:,} bytes")
+            entries = parse_reliances(self.text(skill))
+            states |= self._states(skill, entries)
+        except (ValueError, OSError) as error:
+            hint = "docs/freshness.md has its form"
+            return Judgement(
+                skill, (), {}, [Problem(FAULTY, "error", str(error), hint, None, place, skill.path)]
+            )
+        if asked:
+            states |= {entry: asked[entry.key] for entry in entries if entry.key in asked}
+        problems = (judge_reliance(*pair) for pair in states.items())
+        placed = [problem.at(place, skill.path) for problem in problems if problem is not None]
+        return Judgement(skill, entries, states, placed)
+
+    def _states(self, skill: Skill, entries: Iterable[Reliance]) -> Iterator[tuple[Reliance, str]]:
         located = self._reader.roots[skill.root].locate(skill.directory)
         top, folder = _repository_of(located.base, located.rest)
         tree = _Tree(top)
-        states: dict[Reliance, str] = {}
         for entry in entries:
             if entry.kind == "files":
-                states[entry] = tree.digest(entry.target)
+                yield entry, tree.digest(entry.target)
             elif entry.kind == "packages":
-                states[entry] = _locked_version(top, folder, entry.package)
-        return states
+                yield entry, _locked_version(top, folder, entry.package)
 
-    def judge(self, skill: Skill, entry: Reliance, state: str) -> Problem | None:
-        """Return the problem of an entry in a state, or None if it is as it was confirmed."""
-        if entry.is_met(state):
-            return None
-        code, severity, hint = CHANGED, "warning", _CONFIRM
-        if not state:
-            text = "is not there any more" if entry.seen else "is not there"
-        elif entry.bounds:
-            text = f"does not hold: version {state} is locked"
-        elif not entry.seen:
-            code, severity, text = UNSEEN, "note", "was never confirmed"
-        elif entry.kind == "packages":
-            text = f"has changed from {entry.seen} to {state}"
-        else:
-            text = "has changed since it was confirmed"
-        text = f"{entry.key.removeprefix(entry.kind).strip()} {text}"
-        return Problem(code, severity, text, hint, entry.line, self.place(skill), skill.path)
 
-    def fault(self, skill: Skill, text: str) -> Problem:
-        """Return the problem of a `freshness.toml` that cannot be judged."""
-        hint = "see docs/freshness.md for its form"
-        return Problem(FAULTY, "error", text, hint, None, self.place(skill), skill.path)
+def judge_reliance(entry: Reliance, state: str) -> Problem | None:
+    """Return the problem of an entry in a state, or None if it is as it was confirmed."""
+    if entry.is_met(state):
+        return None
+    code, severity, text = CHANGED, "warning", "has changed since it was confirmed"
+    if not state:
+        text = "is not there"
+    elif entry.bounds:
+        text = f"does not hold: version {state} is locked"
+    elif not entry.seen:
+        code, severity, text = UNSEEN, "note", "was never confirmed"
+    elif entry.kind == "packages":
+        text = f"has changed from {entry.seen} to {state}"
+    hint = "compare the skill with it, then run 'freshness --update'"
+    return Problem(code, severity, f"{entry.named} {text}", hint, entry.line)
 
 
 class _Tree:

@@ -6,15 +6,12 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from mcp_skills_server.errors import quoted
-from mcp_skills_server.model import Json
 from mcp_skills_server.model.decoding import load_toml
 
 FRESHNESS_FILE: Final = "freshness.toml"
-MAX_FRESHNESS_FILE: Final = 1 << 16
 _MAX_RELIANCES: Final = 50
 _MAX_TEXT: Final = 500
 Kind: TypeAlias = Literal["files", "packages", "urls", "tools"]
@@ -46,9 +43,14 @@ class Reliance(NamedTuple):
     line: int | None = None
 
     @property
+    def named(self) -> str:
+        """Its text in messages."""
+        return f"{self.target} of {self.server}" if self.server else self.target
+
+    @property
     def key(self) -> str:
-        """Its text in messages, and its key in the table `seen`."""
-        return f"{self.kind} {self.target}" + (f" of {self.server}" if self.server else "")
+        """Its key in the table `seen`."""
+        return f"{self.kind} {self.named}"
 
     @property
     def package(self) -> str:
@@ -120,18 +122,6 @@ def confirm(text: str, states: Mapping[Reliance, str]) -> str:
     if [entry.key for entry in parse_reliances(edited)] != [entry.key for entry in before]:
         raise ValueError("its table [seen] is not the last one; move it to the end")
     return edited
-
-
-def verified_on(frontmatter: Mapping[str, Json]) -> date | None:
-    """Return the date in `metadata.verified`, or None without one.
-
-    Raises:
-        ValueError: it is no date such as 2026-05-31.
-    """
-    metadata = frontmatter.get("metadata")
-    if not isinstance(metadata, dict) or "verified" not in metadata:
-        return None
-    return date.fromisoformat(str(metadata["verified"]))
 
 
 def normal_name(package: str) -> str:

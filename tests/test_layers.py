@@ -118,7 +118,8 @@ OVER = {
 MAX_LINES = 61_500
 """Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim.
 
-The issues of November allow 59,174 and what they add: 700 for standards, 500 for the page and the first minute, 980 for `probe`.
+The issues of November allow 59,174 and what they add: 700 for standards, 500 for the page and the first minute, and
+980 for `probe`.
 """
 
 

@@ -167,6 +167,19 @@ def test_only_skills_of_the_identity_are_served(instance: Instance, tmp_path: Pa
     assert names_served("--config", configuration(tmp_path, "skills", f'require-signature = ["{public}"]\n')) == []
 
 
+def test_certificate_of_an_identity_counts_at_the_time_of_the_log(instance: Instance, tmp_path: Path) -> None:
+    """Older bundles have it as a chain. It was valid for ten minutes, a month ago."""
+    skill = write_skill(tmp_path / "skills" / "one")
+    sign_keyless(skill, instance.sigstore)
+    bundle = json.loads((skill / SIGNATURE_FILE).read_bytes())
+    material = bundle["verificationMaterial"]
+    material["x509CertificateChain"] = {"certificates": [material.pop("certificate")]}
+    bundle["mediaType"] = "application/vnd.dev.sigstore.bundle+json;version=0.2"
+    (skill / SIGNATURE_FILE).write_text(json.dumps(bundle))
+    (tmp_path / "trusted_root.json").write_bytes(instance.root.read_bytes())
+    assert names_served("--config", configuration(tmp_path, "skills"), "--no-watch") == ["one"]
+
+
 def test_signature_by_an_identity_is_verified_once(
     instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,9 +103,7 @@ class ScannedFiles:
             return None
         if known.executable != file.is_executable:
             known = known._replace(executable=file.is_executable)
-        self.signatures[location] = file.signature
-        self._taken[location] = known
-        return known
+        return self._record(file, known)
 
     def take(self, file: WalkedFile) -> SkillFile:
         """Return a file with its digest; one that cannot be read has none.
@@ -181,17 +179,17 @@ class Bundle:
         self._findings: list[Problem] = []
         self._empty: list[str] = []
         self._nested: list[str] = []
-        self._surplus = self._withheld = 0
+        self._surplus = self._orphans = 0
 
-    def add(self, here: Directory, *, withheld: bool = False) -> None:
+    def add(self, here: Directory, *, is_orphaned: bool = False) -> None:
         """Add the files of this directory and those below, by their paths in the skill."""
-        if here.is_withheld or (withheld and not here.holds_manifest):
-            self._withheld += 1  # only the skills nested in it are added
+        if here.is_orphaned or (is_orphaned and not here.holds_manifest):
+            self._orphans += 1  # only the skills nested in it are added
             for inner in here.directories:
-                self.add(inner, withheld=True)
+                self.add(inner, is_orphaned=True)
             return
         path = here.path.removeprefix(self._skill.directory).lstrip("/")
-        before = len(self._files) + self._withheld  # what is withheld leaves no folder empty
+        before = len(self._files) + self._orphans  # what is orphaned leaves no folder empty
         if here.holds_manifest and path:
             self._nested.append(path)
         self._surplus += here.surplus
@@ -216,7 +214,7 @@ class Bundle:
             self._find(here, "too-deep", "files lie deeper than the scan goes", "")
         for inner in here.directories:
             self.add(inner)
-        if len(self._files) + self._withheld == before and path:
+        if len(self._files) + self._orphans == before and path:
             self._empty.append(path)
 
     def _find(
@@ -304,13 +302,16 @@ def without_nested(skill: Skill, withheld: Collection[str], root: Root) -> Skill
         if not any(within(finding.path, folder) for folder in folders)
     )
     top = f"{skill.directory}/" if skill.directory else ""
-    files = {path: file for path, file in skill.files.items() if is_left(path)}
     return replace(
         skill,
-        files={it: file for it, file in files.items() if is_left(file.location.removeprefix(top))},
+        files={  # by location, too: a link may show a file of a withheld skill
+            path: file
+            for path, file in skill.files.items()
+            if is_left(path) and is_left(file.location.removeprefix(top))
+        },
         empty=tuple(filter(is_left, skill.empty)),
         findings=findings,
-        standing=min(skill.reading.standing, standing(findings)),
+        standing=min(skill.reading.standing, standing(findings)),  # the limits count less now
     )
 
 

@@ -170,7 +170,7 @@ class Scan:
             if outer is None and not here.is_skill:
                 self._report_near_misses(here, beside_skills or not here.path)
             elif outer is not None and not here.holds_manifest:
-                self._withhold(here)
+                self._orphan(here)
         elif kept is None:  # a kept skill keeps its files, too
             bundle = Bundle(skill, self.root, self._files)
             bundle.add(here)
@@ -207,14 +207,14 @@ class Scan:
                 self.nested.add(inner.path)
             self._note_nested(inner)
 
-    def _withhold(self, here: Directory) -> None:
+    def _orphan(self, here: Directory) -> None:
         """Keep the files of a nested skill without a SKILL.md out of the outer skill.
 
         The outer skill may have other readers, and an editor or a checkout may take its time.
         """
         if here.path not in self.nested:
             return
-        here.is_withheld = True
+        here.is_orphaned = True
         message = "SKILL.md is gone, and the other files are not served with the skill around them"
         hint = "put it back, move the files to a folder of another name, or restart the server"
         self._report("skill-md-irregular", message, here.path, hint)

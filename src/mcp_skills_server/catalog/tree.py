@@ -48,7 +48,7 @@ class Directory:
         holds_manifest: an entry has the name SKILL.md, be it a file, a directory or anything else.
         surplus: number of files beyond those kept.
         is_truncated: the directories below are deeper than the walk goes, and unknown.
-        is_withheld: a nested skill without a SKILL.md now, whose files the outer skill must not
+        is_orphaned: a nested skill without a SKILL.md now, whose files the outer skill must not
             have.
     """
 
@@ -61,7 +61,7 @@ class Directory:
     unreadable: bool = False
     surplus: int = 0
     is_truncated: bool = False
-    is_withheld: bool = False
+    is_orphaned: bool = False
 
     def named(self, kind: str) -> list[str]:
         """Return the names of one kind in `unserved`."""

@@ -70,4 +70,5 @@ def _written(match: re.Match[str]) -> str:
 
 
 def _attribute(value: str) -> str:
+    """Return a value between double quotes, with blanks for line breaks, the last one, too."""
     return " ".join(f"{escaped(value)}\n".replace('"', "&quot;").splitlines())

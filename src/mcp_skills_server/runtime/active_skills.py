@@ -82,7 +82,7 @@ class ActiveSkills:
             fresh = await retry_when_stale(
                 offering.skill_set, lambda view: self._fresh(offering, view, names, kept)
             )
-            self._replace({**kept, **fresh})
+            self._replace({**kept, **fresh})  # RT-10: one that is loaded again keeps its position
             return loaded_list(fresh), self._active
 
     async def unload(self, offering: Offering, names: Collection[str]) -> Active:
@@ -178,8 +178,7 @@ class ActiveSkills:
                 f"These skills have {size:,} bytes of instructions, and one call loads at most "
                 f'{MAX_BYTES:,} of several. Load them one by one, with mode "add"'
             )
-        #
-        return {
+        return {  # all of them, or none: a body that cannot be read raises
             path: ActiveSkill(skill, await _prepare(offering, skill, view), offering)
             for path, skill in wanted.items()
         }

@@ -69,8 +69,8 @@ class Sessions:
         handle: str | None = None,
     ) -> Session:
         """Return a new session without storing it; the caller calls `store` when needed."""
-        shared = offering or self.runtime.whole
-        return Session(shared, hosted=False, since=since, handle=handle, handle_of=self.handle_of)
+        offering = offering or self.runtime.whole
+        return Session(offering, hosted=False, since=since, handle=handle, handle_of=self.handle_of)
 
     def handle_of(self, session: Session) -> str:
         """Return the handle that the model gives in its next calls."""
@@ -89,7 +89,7 @@ class Sessions:
         if handle in self._open:
             self._quota.renew(handle)
         else:
-            self._end_idle()
+            self._end_idle()  # first, lest they count toward the quota
             try:
                 going = self._quota.claim(
                     handle, quota_owner, is_busy=lambda other: self._open[other].session.calls > 0
@@ -171,7 +171,7 @@ class Sessions:
         self.store(session, owner, quota_owner)
 
     def is_shared(self, session: Session) -> bool:  # noqa: ARG002
-        """Return True if every replica can open this session."""
+        """Return True unless there are other replicas, and they cannot open this session."""
         return True
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class SkillRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """State of a `source.Unit` that the skills it brought do not show, as in its `UnitContents`."""
+    """Results of a `source.Unit` besides skills; the fields are those of `UnitContents`."""
 
     names: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict[str, str])

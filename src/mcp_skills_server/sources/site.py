@@ -111,7 +111,7 @@ class Site(Source):
             record = with_history(record, allow_rollback=self._fetch.allow_rollback)
         is_pinned = revision.digest == self.settings.pin
         if not record.validators and not _left_s(record) and not is_pinned:
-            record = replace(record, body="")
+            record = replace(record, body="")  # its publisher forbids storing it
         units: list[Unit] = []
         for entry in index.entries:
             url = entry.url or entry.files[SKILL_MD]
@@ -145,7 +145,6 @@ class Site(Source):
 
     async def find(self, known: IndexRecord | None, *, anew: bool = False) -> _FoundIndex:
         """Return the site's index: the recorded one while it is fresh, unless `anew`."""
-        # WK-40, WK-41
         record = known
         total_s = self._fetch.limits.total_s
         try:

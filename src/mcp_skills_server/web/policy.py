@@ -48,8 +48,8 @@ class Policy:
     def is_form_of_own_page(self, path: str, host: str, origin: str) -> bool:
         """Return whether the page sent this form to itself, on a server that requires tokens.
 
-        The host name does not matter: DNS rebinding gives a foreign page a form, but no cookie and
-        no token.
+        The host name does not matter: after DNS rebinding a foreign page can send this form, but
+        it has neither cookie nor token.
         """
         from_host = _ORIGIN.fullmatch(origin)
         return (
@@ -83,7 +83,7 @@ def make_policy(
         UsageError: the network could reach the server without an allow-list or a token, or an
             allowed host is no host name, or an allowed origin no origin.
     """
-    named = frozenset(_bare(name) for name in hosts)
+    named = frozenset(_host(name) for name in hosts)
     loopback = is_loopback(host)
     if not loopback and not named and not tokens and oauth is None:
         raise UsageError(
@@ -92,8 +92,8 @@ def make_policy(
         )
     allowed: frozenset[str] | None = named
     if loopback:
-        allowed = named | {*LOOPBACK, _bare(host)}
-    if "*" in named or not allowed:
+        allowed = named | {*LOOPBACK, _host(host)}
+    if "*" in named or not allowed:  # without names a token is required: rebinding gains nothing
         allowed = None
     return Policy(allowed, frozenset(map(_origin, origins)), tokens, oauth)
 
@@ -114,7 +114,7 @@ def _origin(given: str) -> str:
     return origin
 
 
-def _bare(host: str) -> str:
+def _host(host: str) -> str:
     if host == "*":
         return host
     name = host_name(f"[{host}]" if host.count(":") > 1 and host[0] != "[" else host)

@@ -131,7 +131,8 @@ def test_lock_pins_the_skills_of_all_tags(registry: FakeRegistry, tmp_path: Path
 def test_each_tag_needs_a_signature_of_its_own(registry: FakeRegistry, tmp_path: Path) -> None:
     sigstore = LocalSigstore()
     identity = Identity(SUBJECT, ISSUER, sigstore.trusted_root(tmp_path / "trusted_root.json"))
-    skills = publish(registry, "docx", "pdf")
+    # the name of a skill is its own, and not always the tag
+    skills = publish(registry, "docx") | {"pdf": registry.raw_skill({"SKILL.md": skill_md("pdf-files")}, "pdf")}
     registry.list_tags("docx", "pdf")
     follower = open_follower(open_name(registry), tmp_path, bundles=KeylessVerifier(identity))
 
@@ -145,16 +146,16 @@ def test_each_tag_needs_a_signature_of_its_own(registry: FakeRegistry, tmp_path:
 
     assert refresh() == ([], ["docx", "pdf"])
     registry.refer(skills["pdf"], sigstore.bundle(statement(skills["pdf"])))
-    assert refresh() == (["pdf"], ["docx"])
+    assert refresh() == (["pdf-files"], ["docx"])
     registry.refer(skills["docx"], sigstore.bundle(statement(skills["docx"])))
-    assert refresh() == (["docx", "pdf"], [])
-    moved = publish(registry, "pdf", text="Moved.")["pdf"]
+    assert refresh() == (["docx", "pdf-files"], [])
+    moved = registry.raw_skill({"SKILL.md": skill_md("pdf-files", "Moved.")}, "pdf")
     registry.refer(moved, sigstore.bundle(statement(skills["pdf"])))
-    assert refresh() == (["docx", "pdf"], ["pdf"])
-    assert b"Moved." not in (follower.path / "pdf" / "SKILL.md").read_bytes()
+    assert refresh() == (["docx", "pdf-files"], ["pdf"])
+    assert b"Moved." not in (follower.path / "pdf-files" / "SKILL.md").read_bytes()
     registry.refer(moved, sigstore.bundle(statement(moved)))
-    assert refresh() == (["docx", "pdf"], [])
-    assert b"Moved." in (follower.path / "pdf" / "SKILL.md").read_bytes()
+    assert refresh() == (["docx", "pdf-files"], [])
+    assert b"Moved." in (follower.path / "pdf-files" / "SKILL.md").read_bytes()
 
 
 @pytest.mark.needs_program("docker-registry")

@@ -26,7 +26,6 @@ from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.format.reliance import (
     FRESHNESS_FILE,
     Reliance,
-    normal_name,
     parse_reliances,
 )
 from mcp_skills_server.model import Problem, Skill
@@ -56,9 +55,10 @@ class Judgement(NamedTuple):
     """What a skill relies on, the present state of what was asked, and what is wrong with it."""
 
     skill: Skill
-    entries: Sequence[Reliance]
-    states: Mapping[Reliance, str]
-    problems: Sequence[Problem]
+    text: str = ""
+    entries: Sequence[Reliance] = ()
+    states: Mapping[Reliance, str] = {}
+    problems: Sequence[Problem] = ()
 
 
 class Freshness:
@@ -84,65 +84,55 @@ class Freshness:
             self._known[skill] = now + _KNOWN_S, stale
         return stale
 
-    def text(self, skill: Skill) -> str:
-        """Return the text of a skill's `freshness.toml`.
-
-        Raises:
-            ValueError: it is not UTF-8.
-            StaleFileError: it has changed since the scan.
-        """
-        return self._reader.read(skill.files[FRESHNESS_FILE]).decode()
-
     def judge(self, skill: Skill, asked: Mapping[str, str] | None = None) -> Judgement:
         """Compare what a skill relies on with its repository.
 
         `asked` has states that the network gave, by the key of the entry.
         """
-        entries: Sequence[Reliance] = ()
-        states: dict[Reliance, str] = {}
-        place = self._reader.roots[skill.root].show(join(skill.directory, FRESHNESS_FILE))
+        root, file = self._reader.roots[skill.root], skill.files[FRESHNESS_FILE]
+        place = root.show(join(skill.directory, FRESHNESS_FILE))
         try:
-            if skill.files[FRESHNESS_FILE].size > _MAX_FILE:
+            if file.size > _MAX_FILE:
                 raise ValueError(f"it has more than {_MAX_FILE:,} bytes")
-            entries = parse_reliances(self.text(skill))
-            states |= self._states(skill, entries)
+            text = self._reader.read(file).decode()
+            entries = parse_reliances(text)
+            located = root.locate(skill.directory)
+            states = _local_states(entries, *_repository_of(located.base, located.rest))
         except (ValueError, OSError) as error:
             hint = "docs/freshness.md has its form"
-            return Judgement(
-                skill, (), {}, [Problem(FAULTY, "error", str(error), hint, None, place, skill.path)]
-            )
-        if asked:
-            states |= {entry: asked[entry.key] for entry in entries if entry.key in asked}
-        problems = (judge_reliance(*pair) for pair in states.items())
-        placed = [problem.at(place, skill.path) for problem in problems if problem is not None]
-        return Judgement(skill, entries, states, placed)
-
-    def _states(self, skill: Skill, entries: Iterable[Reliance]) -> Iterator[tuple[Reliance, str]]:
-        located = self._reader.roots[skill.root].locate(skill.directory)
-        top, folder = _repository_of(located.base, located.rest)
-        tree = _Tree(top)
-        for entry in entries:
-            if entry.kind == "files":
-                yield entry, tree.digest(entry.target)
-            elif entry.kind == "packages":
-                yield entry, _locked_version(top, folder, entry.package)
+            fault = Problem(FAULTY, "error", str(error), hint, None, place, skill.path)
+            return Judgement(skill, problems=[fault])
+        states |= {entry: asked[entry.key] for entry in entries if asked and entry.key in asked}
+        problems = [problem.at(place, skill.path) for problem in problems_of(states)]
+        return Judgement(skill, text, entries, states, problems)
 
 
-def judge_reliance(entry: Reliance, state: str) -> Problem | None:
-    """Return the problem of an entry in a state, or None if it is as it was confirmed."""
-    if entry.is_met(state):
-        return None
-    code, severity, text = CHANGED, "warning", "has changed since it was confirmed"
-    if not state:
-        text = "is not there"
-    elif entry.bounds:
-        text = f"does not hold: version {state} is locked"
-    elif not entry.seen:
-        code, severity, text = UNSEEN, "note", "was never confirmed"
-    elif entry.kind == "packages":
-        text = f"has changed from {entry.seen} to {state}"
+def problems_of(states: Mapping[Reliance, str]) -> Iterator[Problem]:
+    """Yield the problem of each state that is not as it was confirmed."""
     hint = "compare the skill with it, then run 'freshness --update'"
-    return Problem(code, severity, f"{entry.named} {text}", hint, entry.line)
+    for entry, state in states.items():
+        code, severity, text = CHANGED, "warning", "changed since it was confirmed"
+        if not state:
+            text = "not there"
+        elif entry.requirement[1]:
+            text = f"version {state} is locked, out of the bounds"
+        elif not entry.seen:
+            code, severity, text = UNSEEN, "note", "never confirmed"
+        elif entry.kind == "packages":
+            text = f"changed from {entry.seen} to {state}"
+        if not entry.is_met(state):
+            yield Problem(code, severity, f"{entry.key}: {text}", hint, entry.line)
+
+
+def _local_states(entries: Iterable[Reliance], top: str, folder: str) -> dict[Reliance, str]:
+    """Return the states of files and packages for a skill in a folder of this repository."""
+    tree, states = _Tree(top), dict[Reliance, str]()
+    for entry in entries:
+        if entry.kind == "files":
+            states[entry] = tree.digest(entry.target)
+        elif entry.kind == "packages":
+            states[entry] = _locked_version(top, folder, entry.requirement[0])
+    return states
 
 
 class _Tree:
@@ -227,7 +217,7 @@ def _locked_version(top: str, folder: str, package: str) -> str:
             except (ValueError, LookupError, TypeError, AttributeError):
                 known = ", ".join(_LOCKS)
                 raise ValueError(f"{join(folder, name)} has no known form of {known}") from None
-            if versions := packages.get(package) or packages.get(normal_name(package)):
+            if versions := packages.get(package) or packages.get(_normal_name(package)):
                 return ", ".join(sorted(versions))
         if not folder:
             return ""
@@ -247,10 +237,15 @@ def _packages_in(name: str, raw: bytes) -> Mapping[str, set[str]]:
     elif name.endswith((".lock", ".toml")):
         tables = load_toml(text)
         for row in tables.get("package") or tables["packages"]:
-            pairs.append((normal_name(row["name"]), row.get("version")))
+            pairs.append((_normal_name(row["name"]), row.get("version")))
     else:
-        pairs += [(normal_name(package), version) for package, version in _PIN.findall(text)]
+        pairs += [(_normal_name(package), version) for package, version in _PIN.findall(text)]
     packages: dict[str, set[str]] = {}
     for package, version in pairs:
         packages.setdefault(package, set()).add(str(version or ""))
     return packages
+
+
+def _normal_name(package: str) -> str:
+    """Return the name of a Python package or a crate in the form that its lock file has."""
+    return re.sub(r"[-_.]+", "-", package).lower()

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 import click
 
 from mcp_skills_server.authoring import reports
-from mcp_skills_server.catalog.freshness import Judgement, judge_reliance
+from mcp_skills_server.catalog.freshness import Judgement, problems_of
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import flag, option, output_format, takes
 from mcp_skills_server.commands.look import say_problem
@@ -99,19 +99,16 @@ def _verified(skill: Skill) -> str | None:
 def _update(registry: Registry, judged: Judgement, today: date) -> Judgement:
     """Write the present states, and today's date into metadata.verified if no problem is left."""
     skill, states = judged.skill, {entry: now for entry, now in judged.states.items() if now}
+    place = registry.roots[skill.root].show(skill.files[FRESHNESS_FILE].location)
     if not states:
         return judged
     try:
-        edited = confirm(registry.freshness.text(skill), states)
-    except (ValueError, OSError) as error:
-        shown = registry.roots[skill.root].show(skill.files[FRESHNESS_FILE].location)
-        raise UsageError(f"{shown}: {error}") from None
+        edited = confirm(judged.text, states)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from None
     _write(registry, skill, FRESHNESS_FILE, edited)
-    kept = [
-        problem.at(judged.problems[0].path, skill.path)
-        for entry, now in judged.states.items()
-        if (problem := judge_reliance(entry._replace(seen=now), now))
-    ]
+    confirmed = {entry._replace(seen=now): now for entry, now in judged.states.items()}
+    kept = [problem.at(place, skill.path) for problem in problems_of(confirmed)]
     if not kept and len(judged.states) == len(judged.entries) and _verified(skill) is not None:
         text = registry.read(skill.files[SKILL_MD]).decode()
         _write(registry, skill, SKILL_MD, _VERIFIED.sub(rf'\g<1>"{today}"', text, count=1))

@@ -15,11 +15,10 @@ FRESHNESS_FILE: Final = "freshness.toml"
 _MAX_RELIANCES: Final = 50
 _MAX_TEXT: Final = 500
 Kind: TypeAlias = Literal["files", "packages", "urls", "tools"]
-_REQUIREMENT: Final = re.compile(r"(@?[A-Za-z0-9][\w./-]*+)\s*+([<>=!].*+)?")
-_BOUND: Final = re.compile(r"\s*+(>=|<=|==|!=|>|<)\s*+([0-9][\w.+!-]*+)\s*+")
-_VERSION: Final = re.compile(r"[vV]?([0-9]{1,18}(?:\.[0-9]{1,18})*+)(.*+)", re.DOTALL)
-_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*+")
-_URL: Final = re.compile(r"https://[^\s/?#@\\]++(?:[/?][^\s\\]*+)?")
+_REQUIREMENT: Final = re.compile(r"(@?[A-Za-z0-9][\w./-]*+) *+([<>=!].*+)?")
+_BOUND: Final = re.compile(r" *+([<>=!]=|[<>]) *+([0-9]{1,18}(?:\.[0-9]{1,18})*+) *+")
+_NUMBERS: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})*+")
+_URL: Final = re.compile(r"https?://[^\s/?#@\\]++(?:[/?][^\s\\]*+)?")
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
     ">": operator.gt, "<": operator.lt,
@@ -31,7 +30,7 @@ class Reliance(NamedTuple):
 
     Attributes:
         target: a pattern of files, a requirement of a package, a URL, or the name of a tool.
-        server: the MCP server of a tool: an https URL, or a name that the command line explains.
+        server: the URL of the MCP server of a tool.
         seen: the state that was confirmed, a digest or a version; "" before the first time.
         line: its line in the file, or None.
     """
@@ -43,26 +42,15 @@ class Reliance(NamedTuple):
     line: int | None = None
 
     @property
-    def named(self) -> str:
-        """Its text in messages."""
-        return f"{self.target} of {self.server}" if self.server else self.target
-
-    @property
     def key(self) -> str:
-        """Its key in the table `seen`."""
-        return f"{self.kind} {self.named}"
+        """Its text in messages, and its key in the table `seen`."""
+        return f"{self.kind} {self.target}" + (f" of {self.server}" if self.server else "")
 
     @property
-    def package(self) -> str:
-        """The name of a package without the bounds of its version."""
-        match = _REQUIREMENT.match(self.target)
-        return match[1] if match else ""
-
-    @property
-    def bounds(self) -> Sequence[tuple[str, str]]:
-        """Operators and versions in the requirement of a package."""
-        match = _REQUIREMENT.match(self.target)
-        return _BOUND.findall(match[2] or "") if match and self.kind == "packages" else []
+    def requirement(self) -> tuple[str, Sequence[tuple[str, str]]]:
+        """The name of a package, and the bounds of its version as operators and numbers."""
+        match = _REQUIREMENT.fullmatch(self.target) if self.kind == "packages" else None
+        return (match[1], _BOUND.findall(match[2] or "")) if match else ("", ())
 
     def is_met(self, state: str) -> bool:
         """Tell whether a state is what the skill needs; "" is the state of what is missing.
@@ -70,11 +58,12 @@ class Reliance(NamedTuple):
         A package with bounds needs a version within them, whatever version was seen. Anything else
         must be as it was seen.
         """
-        if not self.bounds or not state:
+        _, bounds = self.requirement
+        if not bounds or not state:
             return bool(state) and state == self.seen
-        for version in state.split(", "):  # Cargo and npm can lock several
+        for version in state.split(", "):  # Cargo can lock several
             order = _order_of(version)
-            if all(_COMPARE[sign](order, _order_of(bound)) for sign, bound in self.bounds):
+            if all(_COMPARE[sign](order, _order_of(bound)) for sign, bound in bounds):
                 return True
         return False
 
@@ -101,8 +90,8 @@ def parse_reliances(text: str) -> list[Reliance]:
                 raise ValueError(f"{kind} is no list of texts of up to {_MAX_TEXT} characters")
             line = next((n for n, text in enumerate(lines, 1) if target in text), None)
             entry = Reliance(kind, target, server, line=line)
-            if fault := _fault_of(entry):
-                raise ValueError(fault)
+            if not _is_valid(entry):
+                raise ValueError(f"{quoted(entry.key)} is none of these: {_FORMS[kind]}")
             entries.append(entry._replace(seen=str(seen.get(entry.key, ""))))
     if len(entries) > _MAX_RELIANCES:
         raise ValueError(f"it has more than {_MAX_RELIANCES} entries")
@@ -124,11 +113,6 @@ def confirm(text: str, states: Mapping[Reliance, str]) -> str:
     return edited
 
 
-def normal_name(package: str) -> str:
-    """Return the name of a Python package or a crate in the form that its lock file has."""
-    return re.sub(r"[-_.]+", "-", package).lower()
-
-
 def _table(value: object, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name} is no table")
@@ -139,29 +123,29 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)  # also a TOML string, as the text is printable
 
 
-def _fault_of(entry: Reliance) -> str:
-    """Return what is wrong with the texts of an entry, or ""."""
-    target, address = quoted(entry.target), entry.server or entry.target
+_FORMS: Final[Mapping[Kind, str]] = {
+    "files": "a path or pattern below the repository, such as src/**/*.py",
+    "packages": "a package, or one with bounds such as httpx>=0.27,<1",
+    "urls": "an https URL without a password",
+    "tools": "the name of a tool, in the list of the https URL of its server",
+}
+
+
+def _is_valid(entry: Reliance) -> bool:
     if entry.kind == "files":
         steps = entry.target.lower().split("/")
-        if not {"", ".", "..", ".git"}.isdisjoint(steps) or re.search(r"[\\:]", entry.target):
-            return f"{target} is no path below the repository; write one such as src/**/*.py"
-    elif entry.kind == "packages":
+        return {"", ".", "..", ".git"}.isdisjoint(steps) and not re.search(r"[\\:]", entry.target)
+    if entry.kind == "packages":
         match = _REQUIREMENT.fullmatch(entry.target)
         bounds = (match[2] or "==0") if match else ""
-        if not all(map(_BOUND.fullmatch, bounds.split(","))):
-            return f"{target} is no requirement; write one such as httpx>=0.27,<1"
-    elif not _URL.fullmatch(address) and not (entry.server and _SERVER_NAME.fullmatch(address)):
-        return f"{quoted(address)} is no https URL; write one without a password"
-    return ""
+        return all(map(_BOUND.fullmatch, bounds.split(",")))
+    return _URL.fullmatch(entry.server or entry.target) is not None
 
 
-def _order_of(version: str) -> tuple[list[int], bool]:
-    """Return a sort key: the release numbers, then a pre-release before the release."""
-    match = _VERSION.match(version)
-    if match is None:
-        return [], False
-    numbers = [*map(int, match[1].split("."))]
+def _order_of(version: str) -> list[int]:
+    """Return the numbers of a version as a sort key; a pre-release counts as its release."""
+    match = _NUMBERS.match(version)
+    numbers = [int(number) for number in match[0].split(".")] if match else []
     while numbers and numbers[-1] == 0:
         numbers.pop()
-    return numbers, not match[2] or match[2].lower().startswith(("+", ".post", "-post"))
+    return numbers

@@ -1,0 +1,294 @@
+"""The command `freshness`: exactly the skills that cite what has changed, and what --update confirms."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.calls import json_of, refusal, run
+from tables import each_row
+from wire import write_skill
+
+UV_LOCK = '[[package]]\nname = "httpx"\nversion = "0.27.2"\n\n[[package]]\nname = "My_Crate"\nversion = "1.4.0"\n'
+NPM_LOCK = {
+    "lockfileVersion": 3,
+    "packages": {
+        "": {"name": "app", "version": "9.9.9"},
+        "node_modules/@acme/ui": {"version": "2.0.0"},
+        "node_modules/react": {"version": "18.3.1"},
+        "node_modules/old/node_modules/react": {"version": "16.0.0"},
+    },
+}
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with files, lock files and no skill."""
+    top = tmp_path / "repository"
+    (top / ".git").mkdir(parents=True)
+    write(top / "src" / "api.py", "def pay(): ...\n")
+    write(top / "src" / "deep" / "er" / "model.py", "class Bill: ...\n")
+    write(top / "docs" / "api.md", "# API\n")
+    write(top / ".github" / "ci.yml", "on: push\n")
+    write(top / "uv.lock", UV_LOCK)
+    write(top / "package-lock.json", json.dumps(NPM_LOCK))
+    write(top / "requirements.txt", "click==8.1.0\nrich[jupyter] == 13.9 ; python_version > '3'\n# flask==1.0\n")
+    return top
+
+
+def write_citing(top: Path, name: str, relies: str, folder: str = "skills") -> Path:
+    return write_skill(top / folder / name, freshness_toml=f"[relies-on]\n{relies}\n")
+
+
+def stale(top: Path, *words: object) -> set[str]:
+    """Return the skills with a warning or an error."""
+    report = json_of("freshness", top / "skills", *words)
+    return {problem["skill"] for problem in report["problems"] if problem["severity"] != "note"}
+
+
+def confirm(top: Path) -> None:
+    done = run("freshness", top / "skills", "--update")
+    assert done.returncode == 0, done
+
+
+CITED = {
+    "one-file": ('files = ["src/api.py"]', "src/api.py"),
+    "tree": ('files = ["src/**/*.py"]', "src/api.py src/deep/er/model.py"),
+    "below": ('files = ["src/deep/**"]', "src/deep/er/model.py"),
+    "flat": ('files = ["src/*.py"]', "src/api.py"),
+    "dotted": ('files = [".github/ci.yml"]', ".github/ci.yml"),
+    "docs": ('files = ["docs/[a-b]p?.md"]', "docs/api.md"),
+    "package": ('packages = ["httpx"]', "uv.lock"),
+    "crate": ('packages = ["my-crate"]', "uv.lock"),
+    "pin": ('packages = ["click"]', "requirements.txt"),
+    "script": ('packages = ["@acme/ui"]', "package-lock.json"),
+}
+CHANGES: list[tuple[str, str, str, set[str]]] = [
+    ("src/api.py", "pay", "bill", {"one-file", "tree", "flat"}),
+    ("src/deep/er/model.py", "Bill", "Invoice", {"tree", "below"}),
+    ("docs/api.md", "API", "Interface", {"docs"}),
+    (".github/ci.yml", "push", "pull_request", {"dotted"}),
+    ("uv.lock", "0.27.2", "0.28.0", {"package"}),
+    ("uv.lock", "1.4.0", "1.4.1", {"crate"}),
+    ("requirements.txt", "click==8.1.0", "click==8.2.0", {"pin"}),
+    ("requirements.txt", "flask==1.0", "flask==2.0", set()),
+    ("package-lock.json", '{"version": "2.0.0"}', '{"version": "2.0.1"}', {"script"}),
+    ("package-lock.json", "16.0.0", "17.0.0", set()),
+]
+
+
+def test_a_change_is_reported_for_exactly_the_skills_that_cite_it(repository: Path) -> None:
+    for name, (relies, _) in CITED.items():
+        write_citing(repository, name, relies)
+    write_skill(repository / "skills" / "silent")
+    assert stale(repository) == set()  # never confirmed is a note
+    confirm(repository)
+    for path, old, new, expected in CHANGES:
+        before = (repository / path).read_text()
+        assert old in before
+        write(repository / path, before.replace(old, new))
+        assert stale(repository) == expected, path
+        write(repository / path, before)
+    assert stale(repository) == set()
+
+
+def test_a_file_that_comes_or_goes_is_a_change(repository: Path) -> None:
+    write_citing(repository, "tree", 'files = ["src/**/*.py"]')
+    write_citing(repository, "gone", 'files = ["docs/api.md"]')
+    confirm(repository)
+    write(repository / "src" / "deep" / "new.py", "")
+    (repository / "docs" / "api.md").unlink()
+    done = run("freshness", repository / "skills")
+    assert done.returncode == 1
+    first, second, counts = done.stdout.splitlines()
+    shown = repository / "skills" / "gone" / "freshness.toml"
+    hint = "compare the skill with it, then run 'freshness --update'"
+    assert first == f"{shown}:2: warning: files docs/api.md: not there; {hint} [relies-on-changed]"
+    assert "files src/**/*.py: changed since it was confirmed; " in second
+    assert counts == "2 skills with freshness.toml, 2 stale"
+
+
+@each_row(
+    "requirement, version, is_stale",
+    [
+        ("httpx>=0.27", "0.27.0", False),
+        ("httpx>=0.27", "0.26.9", True),
+        ("httpx>=0.9", "0.10.0", False),  # numbers, not text
+        ("httpx>=1.0.0", "1", False),
+        ("httpx>=0.27,<1", "0.99", False),
+        ("httpx >= 0.27 , < 1", "1.0.0", True),
+        ("httpx!=0.28", "0.28.0", True),
+        ("httpx==2", "2.0.0rc1", False),
+        ("httpx<=2", "2.0.1", True),
+        ("httpx>2", "2.0", True),
+    ],
+)
+def test_package_with_bounds_is_stale_outside_of_them_alone(
+    repository: Path, requirement: str, version: str, is_stale: bool
+) -> None:
+    write_citing(repository, "bound", f'packages = ["{requirement}"]')
+    write(repository / "uv.lock", UV_LOCK.replace("0.27.2", version))
+    assert stale(repository) == ({"bound"} if is_stale else set())
+    run("freshness", repository / "skills", "--update")
+    assert stale(repository) == ({"bound"} if is_stale else set()), "a lock out of bounds cannot be confirmed"
+
+
+def test_nearest_lock_file_that_has_a_package_decides(repository: Path) -> None:
+    write(repository / "web" / "uv.lock", '[[package]]\nname = "httpx"\nversion = "1.0"\n')
+    write_citing(repository, "near", 'packages = ["httpx<1"]', "web/skills")
+    write_citing(repository, "far", 'packages = ["httpx<1", "click==8.1"]')
+    report = json_of("freshness", repository / "web" / "skills", repository / "skills")
+    assert [problem["skill"] for problem in report["problems"]] == ["near"]
+
+
+def test_update_confirms_and_leaves_the_rest_of_the_file(repository: Path) -> None:
+    skill = write_citing(repository, "tea", "# the API\nfiles = ['src/*.py']  # of tea\npackages = ['httpx', 'absent']")
+    assert run("freshness", skill, "--update").returncode == 1  # of 'absent' there is nothing to confirm
+    text = (skill / "freshness.toml").read_text()
+    assert text.startswith(
+        "[relies-on]\n# the API\nfiles = ['src/*.py']  # of tea\npackages = ['httpx', 'absent']\n\n[seen]\n"
+    )
+    assert '"packages httpx" = "0.27.2"\n"packages absent" = ""\n' in text
+    run("freshness", skill, "--update")
+    assert (skill / "freshness.toml").read_text() == text
+
+
+def test_update_writes_the_day_of_the_confirmation(repository: Path) -> None:
+    skill = write_citing(repository, "tea", 'files = ["src/*.py"]')
+    text = "---\nname: tea\ndescription: Makes tea when asked.\nmetadata:\n  verified: 2020-01-31\n---\nverified: no\n"
+    (skill / "SKILL.md").write_text(text)
+    assert stale(repository, "--max-age", 90) == {"tea"}
+    assert stale(repository) == set()
+    confirm(repository)
+    assert stale(repository, "--max-age", 1) == set()
+    today = (skill / "SKILL.md").read_text().partition('verified: "')[2][:10]
+    assert (skill / "SKILL.md").read_text() == text.replace("2020-01-31", f'"{today}"')
+
+
+@each_row("verified, is_old", [(-1, True), (0, False), (30, False), (31, True), ("soon", True), ("2026-02-30", True)])
+def test_age_is_counted_in_days_and_no_day_of_the_future_counts(
+    tmp_path: Path, verified: int | str, is_old: bool
+) -> None:
+    day = verified if isinstance(verified, str) else datetime.now(UTC).date() - timedelta(verified)
+    skill = write_skill(tmp_path / "skills" / "tea")
+    text = (skill / "SKILL.md").read_text()
+    (skill / "SKILL.md").write_text(text.replace("\n---", f"\nmetadata:\n  verified: {day}\n---"))
+    # a day may begin between the two
+    assert stale(tmp_path, "--max-age", 30) == ({"tea"} if is_old else set()) or verified in {-1, 30}
+
+
+@each_row(
+    "relies, fault",
+    [
+        ('files = ["../secret"]', "'files ../secret' is none of these: a path or pattern below the repository"),
+        ('files = ["/etc/passwd"]', "a path or pattern below the repository"),
+        ('files = ["src/../../x"]', "a path or pattern below the repository"),
+        ("files = ['src\\..\\x', 'C:/x']", "a path or pattern below the repository"),
+        ('files = [".git/config"]', "a path or pattern below the repository"),
+        ('files = "src/api.py"', "files is no list of texts of up to 500 characters"),
+        ('files = ["a\\nb"]', "files is no list of texts"),
+        (f"files = {['a'] * 51}", "it has more than 50 entries"),
+        ('packages = ["httpx>=one"]', "such as httpx>=0.27,<1"),
+        ('packages = ["httpx>=1,"]', "such as httpx>=0.27,<1"),
+        ('urls = ["file:///etc/passwd"]', "an https URL without a password"),
+        ('urls = ["https://me:secret@site.example/x"]', "an https URL without a password"),
+        ('tools = ["search"]', "tools is no table"),
+        ('[relies-on.tools]\n"rm -rf x" = ["search"]', "in the list of the https URL of its server"),
+        ('commands = ["rm"]', "'commands' is no key; write files, packages, urls, tools"),
+        ("x = ", "Invalid value"),
+    ],
+)
+def test_file_of_another_form_is_an_error(tmp_path: Path, relies: str, fault: str) -> None:
+    write_citing(tmp_path, "odd", relies)
+    report = json_of("freshness", tmp_path / "skills")
+    (problem,) = report["problems"]
+    assert (problem["code"], problem["severity"], report["ok"]) == ("relies-on-form", "error", False)
+    assert fault in problem["message"] and "\n" not in problem["message"]
+
+
+def test_no_link_is_followed_and_no_ignored_folder_entered(repository: Path, tmp_path: Path) -> None:
+    write(tmp_path / "outside" / "secret.py", "1")
+    (repository / "src" / "linked").symlink_to(tmp_path / "outside")
+    (repository / "src" / "secret.py").symlink_to(tmp_path / "outside" / "secret.py")
+    write(repository / "src" / ".venv" / "other.py", "1")
+    write_citing(repository, "tree", 'files = ["src/**/*.py"]')
+    write_citing(repository, "through", 'files = ["src/linked/secret.py", "src/secret.py"]')
+    run("freshness", repository / "skills", "--update")
+    assert stale(repository) == {"through"}
+    write(tmp_path / "outside" / "secret.py", "2")
+    write(repository / "src" / ".venv" / "other.py", "2")
+    assert stale(repository) == {"through"}
+
+
+def test_line_ends_are_no_change(repository: Path) -> None:
+    write_citing(repository, "tea", 'files = ["src/*.py"]')
+    confirm(repository)
+    write(repository / "src" / "api.py", "def pay(): ...\r\n")
+    assert stale(repository) == set()
+
+
+def test_patterns_read_a_bounded_amount(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_citing(repository, "much", 'files = ["**/**/**/*.py"]')
+    monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_ENTRIES", 10)
+    (problem,) = json_of("freshness", repository / "skills")["problems"]
+    assert problem["message"] == "the patterns pass 10 names; name fewer"
+    monkeypatch.undo()
+    monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_BYTES", 20)
+    (problem,) = json_of("freshness", repository / "skills")["problems"]
+    assert problem["severity"] == "error" and "cannot be read (it is too large" in problem["message"]
+
+
+def test_folder_that_is_no_repository_is_its_own_top(tmp_path: Path) -> None:
+    write(tmp_path / "outside.py", "1")
+    write(tmp_path / "skills" / "shared.py", "1")
+    write_citing(tmp_path, "inside", 'files = ["shared.py"]')
+    write_citing(tmp_path, "outside", 'files = ["outside.py"]')
+    run("freshness", tmp_path / "skills", "--update")
+    assert stale(tmp_path) == {"outside"}
+
+
+def test_fetched_skill_is_not_judged(repository: Path, tmp_path: Path) -> None:
+    write_citing(repository, "tea", 'files = ["src/*.py"]')
+    archive = shutil.make_archive(str(tmp_path / "skills"), "zip", repository / "skills")
+    report: dict[str, Any] = json_of("freshness", archive)
+    assert (report["skills"], report["problems"]) == ([], [])
+
+
+@pytest.mark.parametrize("lock", ["uv.lock", "package-lock.json"])
+def test_broken_lock_file_is_an_error_that_names_it(repository: Path, lock: str) -> None:
+    write(repository / lock, "[" if lock == "uv.lock" else '{"packages": [1]}')
+    write_citing(repository, "tea", 'packages = ["absent"]')
+    (problem,) = json_of("freshness", repository / "skills")["problems"]
+    assert problem["code"] == "relies-on-form" and problem["message"].startswith(f"{lock} has no known form of ")
+
+
+def test_sarif_and_junit_have_the_stale_skill(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_citing(repository, "tea", 'packages = ["httpx<0.27"]')
+    monkeypatch.chdir(repository)
+    (found,) = json_of_form("sarif")["runs"][0]["results"]
+    assert (found["ruleId"], found["level"]) == ("relies-on-changed", "warning")
+    location = found["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "skills/tea/freshness.toml"
+    assert location["region"]["startLine"] == 2
+    done = run("freshness", "skills", "--format", "junit", cwd=Path.cwd())
+    assert 'tests="1" failures="1"' in done.stdout
+
+
+def json_of_form(form: str) -> Any:
+    return json.loads(run("freshness", "skills", "--format", form, cwd=Path.cwd()).stdout)
+
+
+def test_table_of_what_was_seen_must_be_the_last(repository: Path) -> None:
+    skill = write_skill(repository / "skills" / "tea", freshness_toml='[seen]\n[relies-on]\nfiles = ["src/*.py"]\n')
+    assert "its table [seen] is not the last one; move it to the end" in refusal("freshness", skill, "--update")
+    assert "sha256" not in (skill / "freshness.toml").read_text()

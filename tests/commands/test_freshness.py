@@ -87,7 +87,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
 ]
 
 
-def test_a_change_is_reported_for_exactly_the_skills_that_cite_it(repository: Path) -> None:
+def test_change_is_reported_for_exactly_the_skills_that_cite_it(repository: Path) -> None:
     for name, (relies, _) in CITED.items():
         write_citing(repository, name, relies)
     write_skill(repository / "skills" / "silent")
@@ -102,7 +102,7 @@ def test_a_change_is_reported_for_exactly_the_skills_that_cite_it(repository: Pa
     assert stale(repository) == set()
 
 
-def test_a_file_that_comes_or_goes_is_a_change(repository: Path) -> None:
+def test_file_that_comes_or_goes_is_a_change(repository: Path) -> None:
     write_citing(repository, "tree", 'files = ["src/**/*.py"]')
     write_citing(repository, "gone", 'files = ["docs/api.md"]')
     confirm(repository)

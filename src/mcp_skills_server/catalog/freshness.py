@@ -52,7 +52,7 @@ _PIN: Final = re.compile(
 
 
 class Judgement(NamedTuple):
-    """What a skill relies on, the present state of what was asked, and what is wrong with it."""
+    """Things a skill relies on, the present state of those that were asked, and their problems."""
 
     skill: Skill
     text: str = ""
@@ -90,7 +90,7 @@ class Freshness:
         `asked` has states that the network gave, by the key of the entry.
         """
         root, file = self._reader.roots[skill.root], skill.files[FRESHNESS_FILE]
-        place = root.show(join(skill.directory, FRESHNESS_FILE))
+        shown = root.show(join(skill.directory, FRESHNESS_FILE))
         try:
             if file.size > _MAX_FILE:
                 raise ValueError(f"it has more than {_MAX_FILE:,} bytes")
@@ -100,10 +100,10 @@ class Freshness:
             states = _local_states(entries, *_repository_of(located.base, located.rest))
         except (ValueError, OSError) as error:
             hint = "docs/freshness.md has its form"
-            fault = Problem(FAULTY, "error", str(error), hint, None, place, skill.path)
+            fault = Problem(FAULTY, "error", str(error), hint, None, shown, skill.path)
             return Judgement(skill, problems=[fault])
         states |= {entry: asked[entry.key] for entry in entries if asked and entry.key in asked}
-        problems = [problem.at(place, skill.path) for problem in problems_of(states)]
+        problems = [problem.at(shown, skill.path) for problem in problems_of(states)]
         return Judgement(skill, text, entries, states, problems)
 
 

@@ -99,16 +99,16 @@ def _verified(skill: Skill) -> str | None:
 def _update(registry: Registry, judged: Judgement, today: date) -> Judgement:
     """Write the present states, and today's date into metadata.verified if no problem is left."""
     skill, states = judged.skill, {entry: now for entry, now in judged.states.items() if now}
-    place = registry.roots[skill.root].show(skill.files[FRESHNESS_FILE].location)
+    shown = registry.roots[skill.root].show(skill.files[FRESHNESS_FILE].location)
     if not states:
         return judged
     try:
         edited = confirm(judged.text, states)
     except ValueError as error:
-        raise UsageError(f"{place}: {error}") from None
+        raise UsageError(f"{shown}: {error}") from None
     _write(registry, skill, FRESHNESS_FILE, edited)
     confirmed = {entry._replace(seen=now): now for entry, now in judged.states.items()}
-    kept = [problem.at(place, skill.path) for problem in problems_of(confirmed)]
+    kept = [problem.at(shown, skill.path) for problem in problems_of(confirmed)]
     if not kept and len(judged.states) == len(judged.entries) and _verified(skill) is not None:
         text = registry.read(skill.files[SKILL_MD]).decode()
         _write(registry, skill, SKILL_MD, _VERIFIED.sub(rf'\g<1>"{today}"', text, count=1))

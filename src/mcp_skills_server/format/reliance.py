@@ -16,8 +16,8 @@ _MAX_RELIANCES: Final = 50
 _MAX_TEXT: Final = 500
 Kind: TypeAlias = Literal["files", "packages", "urls", "tools"]
 _REQUIREMENT: Final = re.compile(r"(@?[A-Za-z0-9][\w./-]*+) *+([<>=!].*+)?")
-_BOUND: Final = re.compile(r" *+([<>=!]=|[<>]) *+([0-9]{1,18}(?:\.[0-9]{1,18})*+) *+")
-_NUMBERS: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})*+")
+_BOUND: Final = re.compile(r" *+([<>=!]=|[<>]) *+([0-9][0-9.]{0,49}+) *+")
+_NUMBERS: Final = re.compile(r"[0-9.]{1,50}+")
 _URL: Final = re.compile(r"https?://[^\s/?#@\\]++(?:[/?][^\s\\]*+)?")
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
@@ -49,8 +49,11 @@ class Reliance(NamedTuple):
     @property
     def requirement(self) -> tuple[str, Sequence[tuple[str, str]]]:
         """The name of a package, and the bounds of its version as operators and numbers."""
-        match = _REQUIREMENT.fullmatch(self.target) if self.kind == "packages" else None
-        return (match[1], _BOUND.findall(match[2] or "")) if match else ("", ())
+        match = _REQUIREMENT.fullmatch(self.target)
+        if match is None or self.kind != "packages":
+            return "", ()
+        matches = map(_BOUND.fullmatch, (match[2] or "").split(","))
+        return match[1], [(bound[1], bound[2]) for bound in matches if bound]
 
     def is_met(self, state: str) -> bool:
         """Tell whether a state is what the skill needs; "" is the state of what is missing.
@@ -145,7 +148,7 @@ def _is_valid(entry: Reliance) -> bool:
 def _order_of(version: str) -> list[int]:
     """Return the numbers of a version as a sort key; a pre-release counts as its release."""
     match = _NUMBERS.match(version)
-    numbers = [int(number) for number in match[0].split(".")] if match else []
+    numbers = [int(number or 0) for number in match[0].split(".")] if match else []
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return numbers

@@ -12,7 +12,9 @@ import pytest
 
 from commands.calls import json_of, refusal, run
 from tables import each_row
-from wire import write_skill
+from web.in_process import app_serving
+from web.ui.serving import visible_text
+from wire import serving, write_skill
 
 UV_LOCK = '[[package]]\nname = "httpx"\nversion = "0.27.2"\n\n[[package]]\nname = "My_Crate"\nversion = "1.4.0"\n'
 NPM_LOCK = {
@@ -292,3 +294,44 @@ def test_table_of_what_was_seen_must_be_the_last(repository: Path) -> None:
     skill = write_skill(repository / "skills" / "tea", freshness_toml='[seen]\n[relies-on]\nfiles = ["src/*.py"]\n')
     assert "its table [seen] is not the last one; move it to the end" in refusal("freshness", skill, "--update")
     assert "sha256" not in (skill / "freshness.toml").read_text()
+
+
+@pytest.fixture
+def twins(repository: Path) -> Path:
+    """A repository with two copies of one skill, of which the first by path is stale, and two that tie."""
+    for name, relies in {"a-stale": "httpx<0.27", "b-fresh": "httpx>=0.27"}.items():
+        relied = f'[relies-on]\npackages = ["{relies}"]\n'
+        write_skill(repository / "skills" / name / "tea", freshness_toml=relied)
+        write_skill(
+            repository / "skills" / name, description="Sends parcels when asked to ship.", freshness_toml=relied
+        )
+    return repository
+
+
+def test_list_and_show_know_a_stale_skill(twins: Path) -> None:
+    listed = json_of("list", twins / "skills")["skills"]
+    assert [row["path"] for row in listed if row["stale"]] == ["a-stale", "a-stale/tea"]
+    table = run("list", twins / "skills").stdout
+    assert table.count("(stale)") == 2
+    shown = json_of("show", twins / "skills", "a-stale")
+    assert shown["stale"] and [problem["code"] for problem in shown["problems"]] == ["relies-on-changed"]
+    shown = json_of("show", twins / "skills", "b-fresh")
+    assert not shown["stale"] and shown["problems"] == []
+
+
+def test_page_shows_a_stale_skill_and_what_has_changed(twins: Path) -> None:
+    with app_serving(twins / "skills", "--ui") as app:
+        rows = json.loads(app.send("GET", "/ui/?format=json").body)
+        assert [row["path"] for row in rows if row["stale"]] == ["a-stale", "a-stale/tea"]
+        assert visible_text(app.send("GET", "/ui/")).count(" stale ") == 2
+        page = visible_text(app.send("GET", "/ui/skills/a-stale"))
+        assert "packages httpx<0.27: version 0.27.2 is locked, out of the bounds" in page
+        assert "is locked" not in visible_text(app.send("GET", "/ui/skills/b-fresh"))
+
+
+def test_search_ranks_a_stale_skill_after_its_equal(twins: Path) -> None:
+    with serving(twins / "skills") as client:
+        rows = client.call("skills_search", query="tea")["structuredContent"]["skills"]
+        assert "b-fresh/tea" in str(rows[0]) and len(rows) == 1, rows
+        rows = client.call("skills_search", query="ship parcels")["structuredContent"]["skills"]
+    assert [row["name"] for row in rows] == ["b-fresh", "a-stale"]

@@ -68,14 +68,9 @@ class Freshness:
         self._reader = reader
         self._known: WeakKeyDictionary[Skill, tuple[float, bool]] = WeakKeyDictionary()
 
-    def relies(self, skill: Skill) -> bool:
-        """Tell whether a skill says what it relies on, and is one of the operator's own."""
-        is_own = skill.origin is None and self._reader.roots[skill.root].origin is None
-        return is_own and FRESHNESS_FILE in skill.files
-
     def is_stale(self, skill: Skill) -> bool:
         """Tell whether something that a skill relies on has changed, as of some seconds ago."""
-        if not self.relies(skill):
+        if FRESHNESS_FILE not in skill.files:
             return False
         now = time.monotonic()
         until, stale = self._known.get(skill, (now, False))
@@ -85,11 +80,13 @@ class Freshness:
         return stale
 
     def judge(self, skill: Skill, asked: Mapping[str, str] | None = None) -> Judgement:
-        """Compare what a skill relies on with its repository.
+        """Compare what a skill relies on with its repository; nothing of one that was fetched.
 
         `asked` has states that the network gave, by the key of the entry.
         """
-        root, file = self._reader.roots[skill.root], skill.files[FRESHNESS_FILE]
+        root, file = self._reader.roots[skill.root], skill.files.get(FRESHNESS_FILE)
+        if file is None or root.origin is not None or skill.origin is not None:
+            return Judgement(skill)
         shown = root.show(join(skill.directory, FRESHNESS_FILE))
         try:
             if file.size > _MAX_FILE:

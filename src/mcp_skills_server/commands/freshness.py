@@ -58,7 +58,8 @@ def freshness(options: FreshnessOptions, roots: tuple[str, ...]) -> int:
     registry = load_registry(roots, options)
     skills = [registry.snapshot.skills[path] for path in registry.snapshot.paths(Standing.UNUSABLE)]
     today = datetime.now(UTC).date()
-    judged = [registry.freshness.judge(one) for one in skills if registry.freshness.relies(one)]
+    judged = [*map(registry.freshness.judge, skills)]
+    judged = [judgement for judgement in judged if judgement.entries or judgement.problems]
     if options.freshness_update:
         judged = [_update(registry, judgement, today) for judgement in judged]
     problems = [problem for judgement in judged for problem in judgement.problems]

@@ -296,42 +296,47 @@ def test_table_of_what_was_seen_must_be_the_last(repository: Path) -> None:
     assert "sha256" not in (skill / "freshness.toml").read_text()
 
 
+def write_twins(repository: Path, stale: str) -> Path:
+    """Write two skills that tie for the word "parcels", and a copy of tea in each; all of one are stale."""
+    for name in ("one", "two"):
+        relied = f'[relies-on]\npackages = ["httpx{"<" if name == stale else ">="}0.27"]\n'
+        write_skill(repository / name / "tea", description="Makes tea when asked.", freshness_toml=relied)
+        write_skill(repository / name / name, description="Sends parcels when asked.", freshness_toml=relied)
+    return repository
+
+
 @pytest.fixture
 def twins(repository: Path) -> Path:
-    """A repository with two copies of one skill, of which the first by path is stale, and two that tie."""
-    for name, relies in {"a-stale": "httpx<0.27", "b-fresh": "httpx>=0.27"}.items():
-        relied = f'[relies-on]\npackages = ["{relies}"]\n'
-        write_skill(repository / "skills" / name / "tea", freshness_toml=relied)
-        write_skill(
-            repository / "skills" / name, description="Sends parcels when asked to ship.", freshness_toml=relied
-        )
+    write_twins(repository / "skills", "one")
     return repository
 
 
 def test_list_and_show_know_a_stale_skill(twins: Path) -> None:
     listed = json_of("list", twins / "skills")["skills"]
-    assert [row["path"] for row in listed if row["stale"]] == ["a-stale", "a-stale/tea"]
+    assert [row["path"] for row in listed if row["stale"]] == ["one/one", "one/tea"]
     table = run("list", twins / "skills").stdout
     assert table.count("(stale)") == 2
-    shown = json_of("show", twins / "skills", "a-stale")
+    shown = json_of("show", twins / "skills", "one/one")
     assert shown["stale"] and [problem["code"] for problem in shown["problems"]] == ["relies-on-changed"]
-    shown = json_of("show", twins / "skills", "b-fresh")
+    shown = json_of("show", twins / "skills", "two/two")
     assert not shown["stale"] and shown["problems"] == []
 
 
 def test_page_shows_a_stale_skill_and_what_has_changed(twins: Path) -> None:
     with app_serving(twins / "skills", "--ui") as app:
         rows = json.loads(app.send("GET", "/ui/?format=json").body)
-        assert [row["path"] for row in rows if row["stale"]] == ["a-stale", "a-stale/tea"]
+        assert [row["path"] for row in rows if row["stale"]] == ["one/one", "one/tea"]
         assert visible_text(app.send("GET", "/ui/")).count(" stale ") == 2
-        page = visible_text(app.send("GET", "/ui/skills/a-stale"))
+        page = visible_text(app.send("GET", "/ui/skills/one/one"))
         assert "packages httpx<0.27: version 0.27.2 is locked, out of the bounds" in page
-        assert "is locked" not in visible_text(app.send("GET", "/ui/skills/b-fresh"))
+        assert "is locked" not in visible_text(app.send("GET", "/ui/skills/two/two"))
 
 
-def test_search_ranks_a_stale_skill_after_its_equal(twins: Path) -> None:
-    with serving(twins / "skills") as client:
-        rows = client.call("skills_search", query="tea")["structuredContent"]["skills"]
-        assert "b-fresh/tea" in str(rows[0]) and len(rows) == 1, rows
-        rows = client.call("skills_search", query="ship parcels")["structuredContent"]["skills"]
-    assert [row["name"] for row in rows] == ["b-fresh", "a-stale"]
+@pytest.mark.parametrize(("stale", "fresh"), [("one", "two"), ("two", "one")])
+def test_search_ranks_a_stale_skill_after_its_equal(repository: Path, stale: str, fresh: str) -> None:
+    write_twins(repository / "skills", stale)
+    with serving(repository / "skills") as client:
+        rows = client.call("skills_search", query="parcels")["structuredContent"]["skills"]
+        assert [row["name"] for row in rows] == [fresh, stale]
+        (tea,) = client.call("skills_search", query="tea")["structuredContent"]["skills"]
+    assert f"skill://{fresh}/tea/SKILL.md" in str(tea), tea

@@ -178,11 +178,11 @@ class Search:
             self._fresh_first([hit.skill for hit in equals])
             for _, equals in groupby(hits, key=attrgetter("score"))
         )
-        found: list[Hit] = []
+        results: list[Hit] = []
         for skill, copies in islice(group_copies(ordered), most):
             first, *others = self._fresh_first([skill, *copies])
-            found.append(Hit(first, scores[first.path], tuple(others)))
-        return found
+            results.append(Hit(first, scores[first.path], tuple(others)))
+        return results
 
     def _fresh_first(self, equals: list[Skill]) -> list[Skill]:
         """Return skills of one rank, the stale ones last; a single one is not judged."""

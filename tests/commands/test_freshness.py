@@ -340,3 +340,12 @@ def test_search_ranks_a_stale_skill_after_its_equal(repository: Path, stale: str
         assert [row["name"] for row in rows] == [fresh, stale]
         (tea,) = client.call("skills_search", query="tea")["structuredContent"]["skills"]
     assert f"skill://{fresh}/tea/SKILL.md" in str(tea), tea
+
+
+def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: Path) -> None:
+    for folder, bound in {"a": "<", "b/of/a/much/longer/path": ">="}.items():
+        relied = f'[relies-on]\npackages = ["httpx{bound}0.27"]\n'
+        write_skill(repository / "skills" / folder / "tea", description="Boils water.", freshness_toml=relied)
+    with serving(repository / "skills") as client:
+        (row,) = client.call("skills_search", query="boils")["structuredContent"]["skills"]
+    assert "skill://b/of/a/much/longer/path/tea/SKILL.md" in str(row), row

@@ -15,7 +15,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -282,17 +282,18 @@ while True: time.sleep(9)
 """
 
 
-@each_row("end", ["close stdin", "close both", signal.SIGTERM])
-def test_agent_that_ignores_signals_is_killed_with_its_child(end: signal.Signals | str) -> None:
-    with running_proxy(python(IGNORES_SIGNALS), "--grace", "0.1") as process:
-        pids = [int(each) for each in read_line(process.stdout).split()]
-        if isinstance(end, str):
-            process.stdin.close()
-            if end == "close both":
-                process.stdout.close()
-        else:
-            process.send_signal(end)
-        assert process.wait(DEADLINE) == 128 + signal.SIGKILL
+def test_agent_that_ignores_signals_is_killed_with_its_child() -> None:
+    with ExitStack() as stack:  # at once, since each takes its grace periods
+        ends = ("close stdin", "close both", "SIGTERM")
+        command = python(IGNORES_SIGNALS)
+        proxies = {end: stack.enter_context(running_proxy(command, "--grace", "0.1")) for end in ends}
+        pids = [int(pid) for process in proxies.values() for pid in read_line(process.stdout).split()]
+        proxies["SIGTERM"].send_signal(signal.SIGTERM)
+        proxies["close stdin"].stdin.close()
+        proxies["close both"].stdin.close()
+        proxies["close both"].stdout.close()
+        codes = {end: process.wait(DEADLINE) for end, process in proxies.items()}
+        assert codes == dict.fromkeys(ends, 128 + signal.SIGKILL)
         for pid in pids:
             wait_until_gone(pid)
 

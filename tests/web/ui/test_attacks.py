@@ -141,8 +141,8 @@ def folder(tmp_path: Path) -> Path:
 VIEWS = (
     "", "?problem=left-out", "?problem=any", "?format=json", "?tag=okapi", "?q=zoo",
     "?q=zoo&part=1", "?q=feeds", "?tag=x", "skills/outer",
-    "skills/tea", "files/outer?file=SKILL.md", "history/outer", "history/tea", "model", "problems",
-    "model?era=legacy&dialect=sep-2640",
+    "skills/tea", "files/outer?file=SKILL.md", "history/outer", "history/tea", "edit/outer", "archive", "model",
+    "problems", "model?era=legacy&dialect=sep-2640",
     "try?prompt=zoo", "try?prompt=feed+guests+of+the+zoo", "try?prompt=quaga", "live", "live?part=1", "sources",
     "runs", "clients", "usage", "no/such",
 )  # fmt: skip

@@ -21,7 +21,8 @@ pytestmark = needs_chromium
 REFUNDS = "skills/acme/billing/refunds"
 SKILL_VIEWS = ("", REFUNDS, f"{REFUNDS}?text=raw",
          "files/acme/billing/refunds?file=references/approval-limits.md",
-         "history/acme/billing/refunds", "?problem=any", "no/such/page", "?q=nothing-is-like-this")  # fmt: skip
+         "history/acme/billing/refunds", "edit/acme/billing/refunds", "?problem=any",
+         "archive", "no/such/page", "?q=nothing-is-like-this")  # fmt: skip
 VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request",
          "try?skill=acme/billing/refunds&prompts=refund%0A-+csv", "try", "tools",
          "tools?tool=skills_read&arg.skill=refunds&arg.path=SKILL.md&call=1", "problems",

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -47,7 +47,9 @@ from mcp_skills_server.web.ui.changes import RETRY, TYPE, Live
 from mcp_skills_server.web.ui.colours import changed_words, diff_lines
 from mcp_skills_server.web.ui.context import Context, SharedContext
 from mcp_skills_server.web.ui.pages import (
+    archive,
     catalogue,
+    edit,
     history,
     live,
     model,
@@ -61,7 +63,7 @@ from mcp_skills_server.web.ui.pages import (
 from mcp_skills_server.web.ui.render import marked, plain, visible
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import PageSessions, Viewer, is_of_own_page
-from mcp_skills_server.web.ui.sign_in import SignInEndpoints, form_of
+from mcp_skills_server.web.ui.sign_in import MAX_FORM, SignInEndpoints, form_of
 from mcp_skills_server.web.ui.usage import UsageReports
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ _NOT_THERE: Final = (
 )
 
 PageOf: TypeAlias = Callable[[Request, Context], Awaitable[Response]]
-FormWork: TypeAlias = Callable[[Request, Context, Mapping[str, str]], str | Response]
+Form = TypeVar("Form")
+FormWork: TypeAlias = Callable[[Request, Context, Form], str | Response]
 """Handles a form in a thread; returns the path of the view to redirect to, or the form again."""
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
@@ -120,6 +123,8 @@ VIEWS: Final = (
     _PageView("/skills/{path:path}", skill.page, "Skills"),
     _PageView("/files/{path:path}", skill.file, "Skills"),
     _PageView("/raw/{path:path}", skill.raw_file),
+    _PageView("/edit/{path:path}", edit.page, "Skills"),
+    _PageView("/archive", _in_thread(archive.page), "Skills"),
     _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),
     _PageView("/problems", problems.page, "Problems", "Problems"),
     _PageView("/proposals", _in_thread(proposals.page), "Proposals", "Proposals", review=True),
@@ -185,11 +190,20 @@ class WebPage:
 
     def part(self) -> Part:
         """Return the part of the application: the routes below `BASE`, and redirects to it."""
+        local: list[Route] = []
+        if self._site.is_local:
+            most = edit.FORM_FACTOR * self._runtime.registry.limits.skill_md + MAX_FORM
+            text_of = partial(form_of, most=most)
+            local = [
+                Route("/edit/{path:path}", self._posted(edit.save, text_of), methods=["POST"]),
+                Route("/archive", self._posted(archive.look, archive.upload_of), methods=["POST"]),
+            ]
         routes = [
             *(Route(view.path, self._answer(view), methods=["GET"]) for view in VIEWS),
-            Route("/try", self._posted(triggers.save), methods=["POST"]),
-            Route("/proposals/{id}", self._posted(proposals.decide), methods=["POST"]),
-            Route("/switch", self._posted(catalogue.switch_skill), methods=["POST"]),
+            Route("/try", self._posted(triggers.save, form_of), methods=["POST"]),
+            Route("/proposals/{id}", self._posted(proposals.decide, form_of), methods=["POST"]),
+            Route("/switch", self._posted(catalogue.switch_skill, form_of), methods=["POST"]),
+            *local,
             Route("/static/{name}", _static, methods=["GET"]),
             *self._sign_in.routes(),
             Route("/{rest:path}", self._answer(_PageView("/*", _missing)), methods=["GET"]),
@@ -267,8 +281,13 @@ class WebPage:
                 event.outcome = "refused"
                 return _refusal(ctx, error)
 
-    def _posted(self, work: FormWork) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that handles a form, and redirects to the view that `work` names."""
+    def _posted(
+        self, work: FormWork[Form], read: Callable[[Request], Awaitable[Form | None]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return an endpoint that handles a form, and redirects to the view that `work` names.
+
+        `read` returns the content of the form; None for a malformed form, or one too long.
+        """
 
         async def answer(request: Request) -> Response:
             viewer, fault = await self._sessions.viewer(request), ""
@@ -278,9 +297,9 @@ class WebPage:
                 fault = "You are not signed in any more. Sign in, and send the form again."
             if viewer is None or fault:
                 return self._sign_in.page("message.html", 403, title="Forbidden", words=fault)
-            ctx, fields = self._context(viewer.principal), await form_of(request)
+            ctx, fields = self._context(viewer.principal), await read(request)
             if fields is None:
-                return _message(ctx, "The form is too long.", 400)
+                return _message(ctx, "The form is too long, or malformed.", 400)
             method = f"POST {BASE}/{request.url.path.rpartition(BASE)[2].split('/')[1]}"
             who, client = viewer.principal, requester(request.scope).address
             with events.Request(events.PAGE, method, principal=who, address=client) as event:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _SIGN_IN_COOKIE: Final = "skills-ui-away"
 """The cookie that binds a sign-in at the issuer to the browser that began it."""
-_MAX_FORM: Final = 1 << 16
+MAX_FORM: Final = 1 << 16
 _FOREIGN_FORM: Final = "This form was sent from another page."
 
 
@@ -169,12 +169,12 @@ class SignInEndpoints:
         return self._form(trouble, 200 if self._sessions.is_private else 403)
 
 
-async def form_of(request: Request) -> dict[str, str] | None:
-    """Return the fields of a small form; None if it is malformed or too large."""
-    raw = b""
+async def form_of(request: Request, most: int = MAX_FORM) -> dict[str, str] | None:
+    """Return the fields of a form of at most so many bytes; None for another one."""
+    raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > _MAX_FORM:
+        if len(raw) > most:
             return None
     try:
         return dict(parse_qsl(raw.decode("ascii"), max_num_fields=10))

@@ -50,6 +50,7 @@ from mcp_skills_server.web.ui.context import (
     source_name,
 )
 from mcp_skills_server.web.ui.pages.catalogue import can_switch, switched_off
+from mcp_skills_server.web.ui.pages.edit import can_edit
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.render import (
     MAX_PICTURE_BYTES,
@@ -176,6 +177,7 @@ def heading(request: Request, ctx: Context, skill: Skill, tab: str) -> dict[str,
         "snippets": sorted(_snippets(request, ctx), key=lambda snippet: snippet.key not in own),
         "own": own,
         "switches": can_switch(ctx, skill),
+        "edits": can_edit(ctx, skill),
         "left_out": reason_left_out(ctx, skill),
     }
 

@@ -343,9 +343,9 @@ def test_search_ranks_a_stale_skill_after_its_equal(repository: Path, stale: str
 
 
 def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: Path) -> None:
-    for folder, bound in {"a": "<", "b/of/a/much/longer/path": ">="}.items():
+    for folder, bound, text in (("a", "<", "Boils water. Boils it, boils it."), ("b", ">=", "Boils water. It.")):
         relied = f'[relies-on]\npackages = ["httpx{bound}0.27"]\n'
-        write_skill(repository / "skills" / folder / "tea", description="Boils water.", freshness_toml=relied)
+        write_skill(repository / "skills" / folder / "tea", description=text, freshness_toml=relied)
     with serving(repository / "skills") as client:
         (row,) = client.call("skills_search", query="boils")["structuredContent"]["skills"]
-    assert "skill://b/of/a/much/longer/path/tea/SKILL.md" in str(row), row
+    assert "skill://b/tea/SKILL.md" in str(row), row

@@ -346,6 +346,8 @@ def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: P
     for folder, bound, text in (("a", "<", "Boils water. Boils it, boils it."), ("b", ">=", "Boils water. It.")):
         relied = f'[relies-on]\npackages = ["httpx{bound}0.27"]\n'
         write_skill(repository / "skills" / folder / "tea", description=text, freshness_toml=relied)
+    for number in range(6):  # among which the word is rare
+        write_skill(repository / "skills" / f"other-{number}")
     with serving(repository / "skills") as client:
         (row,) = client.call("skills_search", query="boils")["structuredContent"]["skills"]
     assert "skill://b/tea/SKILL.md" in str(row), row

@@ -339,7 +339,7 @@ def test_search_ranks_a_stale_skill_after_its_equal(repository: Path, stale: str
         rows = client.call("skills_search", query="parcels")["structuredContent"]["skills"]
         assert [row["name"] for row in rows] == [fresh, stale]
         (tea,) = client.call("skills_search", query="tea")["structuredContent"]["skills"]
-    assert f"skill://{fresh}/tea/SKILL.md" in str(tea), tea
+    assert tea["name"] == f"{fresh}/tea"
 
 
 def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: Path) -> None:
@@ -350,4 +350,4 @@ def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: P
         write_skill(repository / "skills" / f"other-{number}")
     with serving(repository / "skills") as client:
         (row,) = client.call("skills_search", query="boils")["structuredContent"]["skills"]
-    assert "skill://b/tea/SKILL.md" in str(row), row
+    assert (row["name"], row["also_at"]) == ("b/tea", ["skill://a/tea/SKILL.md"])

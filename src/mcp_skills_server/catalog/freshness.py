@@ -52,13 +52,30 @@ _PIN: Final = re.compile(
 
 
 class Judgement(NamedTuple):
-    """Things a skill relies on, the present state of those that were asked, and their problems."""
+    """Things a skill relies on, and the present state of those that were asked.
+
+    Attributes:
+        shown: the path of its `freshness.toml`, as the operator would type it.
+        text: the content of the file.
+        fault: why it cannot be judged, or "".
+    """
 
     skill: Skill
+    shown: str = ""
     text: str = ""
     entries: Sequence[Reliance] = ()
     states: Mapping[Reliance, str] = {}
-    problems: Sequence[Problem] = ()
+    fault: str = ""
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """A problem for each state that is not as it was confirmed."""
+        path = self.skill.path
+        if self.fault:
+            hint = "docs/freshness.md has its form"
+            return [Problem(FAULTY, "error", self.fault, hint, None, self.shown, path)]
+        problems = (_problem(*pair) for pair in self.states.items())
+        return [problem.at(self.shown, path) for problem in problems if problem is not None]
 
 
 class Freshness:
@@ -79,11 +96,8 @@ class Freshness:
             self._known[skill] = now + _KNOWN_S, stale
         return stale
 
-    def judge(self, skill: Skill, asked: Mapping[str, str] | None = None) -> Judgement:
-        """Compare what a skill relies on with its repository; nothing of one that was fetched.
-
-        `asked` has states that the network gave, by the key of the entry.
-        """
+    def judge(self, skill: Skill) -> Judgement:
+        """Compare what a skill relies on with its repository; nothing of one that was fetched."""
         root, file = self._reader.roots[skill.root], skill.files.get(FRESHNESS_FILE)
         if file is None or root.origin is not None or skill.origin is not None:
             return Judgement(skill)
@@ -96,29 +110,24 @@ class Freshness:
             located = root.locate(skill.directory)
             states = _local_states(entries, *_repository_of(located.base, located.rest))
         except (ValueError, OSError) as error:
-            hint = "docs/freshness.md has its form"
-            fault = Problem(FAULTY, "error", str(error), hint, None, shown, skill.path)
-            return Judgement(skill, problems=[fault])
-        states |= {entry: asked[entry.key] for entry in entries if asked and entry.key in asked}
-        problems = [problem.at(shown, skill.path) for problem in problems_of(states)]
-        return Judgement(skill, text, entries, states, problems)
+            return Judgement(skill, shown, fault=str(error))
+        return Judgement(skill, shown, text, entries, states)
 
 
-def problems_of(states: Mapping[Reliance, str]) -> Iterator[Problem]:
-    """Yield the problem of each state that is not as it was confirmed."""
+def _problem(entry: Reliance, state: str) -> Problem | None:
+    if entry.is_met(state):
+        return None
+    code, severity, text = CHANGED, "warning", "changed since it was confirmed"
+    if not state:
+        text = "not there"
+    elif entry.requirement[1]:
+        text = f"version {state} is locked, out of the bounds"
+    elif not entry.seen:
+        code, severity, text = UNSEEN, "note", "never confirmed"
+    elif entry.kind == "packages":
+        text = f"changed from {entry.seen} to {state}"
     hint = "compare the skill with it, then run 'freshness --update'"
-    for entry, state in states.items():
-        code, severity, text = CHANGED, "warning", "changed since it was confirmed"
-        if not state:
-            text = "not there"
-        elif entry.requirement[1]:
-            text = f"version {state} is locked, out of the bounds"
-        elif not entry.seen:
-            code, severity, text = UNSEEN, "note", "never confirmed"
-        elif entry.kind == "packages":
-            text = f"changed from {entry.seen} to {state}"
-        if not entry.is_met(state):
-            yield Problem(code, severity, f"{entry.key}: {text}", hint, entry.line)
+    return Problem(code, severity, f"{entry.key}: {text}", hint, entry.line)
 
 
 def _local_states(entries: Iterable[Reliance], top: str, folder: str) -> dict[Reliance, str]:

@@ -8,12 +8,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+import anyio
 import click
 
 from mcp_skills_server.authoring import reports
-from mcp_skills_server.catalog.freshness import Judgement, problems_of
+from mcp_skills_server.catalog.freshness import Judgement
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.fields import flag, option, output_format, takes
+from mcp_skills_server.commands.fields import count, flag, option, output_format, takes
 from mcp_skills_server.commands.look import say_problem
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
@@ -29,6 +30,10 @@ Form = Literal["text", "json", "junit", "sarif"]
 
 class FreshnessOptions(RootOptions):
     form: Form = output_format(*get_args(Form))
+    freshness_online: bool = flag(
+        "Also ask URLs and MCP servers, each once, whatever number of skills names it.", "--online"
+    )
+    max_requests: int = count(100, "The most URLs and servers that are asked.")
     freshness_update: bool = flag(
         "Confirm: write the present state of what the skills rely on.", "--update"
     )
@@ -46,9 +51,10 @@ class FreshnessOptions(RootOptions):
 def freshness(options: FreshnessOptions, roots: tuple[str, ...]) -> int:
     """Report skills below each ROOT that rely on something that has changed.
 
-    A skill says what it relies on in a file freshness.toml: files of its git repository, and
-    packages in its lock files. --update confirms the present state, once a person has compared the
-    skill with it. ROOT may be the folder of one skill. Exit code 1 when a skill is stale.
+    A skill says what it relies on in a file freshness.toml: files of its git repository, packages
+    in its lock files, and with --online URLs and tools of MCP servers. --update confirms the
+    present state, once a person has compared the skill with it. ROOT may be the folder of one
+    skill. Exit code 1 when a skill is stale.
 
     \b
     Examples:
@@ -59,7 +65,9 @@ def freshness(options: FreshnessOptions, roots: tuple[str, ...]) -> int:
     skills = [registry.snapshot.skills[path] for path in registry.snapshot.paths(Standing.UNUSABLE)]
     today = datetime.now(UTC).date()
     judged = [*map(registry.freshness.judge, skills)]
-    judged = [judgement for judgement in judged if judgement.entries or judgement.problems]
+    judged = [judgement for judgement in judged if judgement.shown]
+    if options.freshness_online:
+        judged = _asked(judged, options)
     if options.freshness_update:
         judged = [_update(registry, judgement, today) for judgement in judged]
     problems = [problem for judgement in judged for problem in judgement.problems]
@@ -69,6 +77,23 @@ def freshness(options: FreshnessOptions, roots: tuple[str, ...]) -> int:
     is_ok = all(problem.severity == "note" for problem in problems)
     _print(judged, problems, options.form, is_ok=is_ok)
     return int(not is_ok)
+
+
+def _asked(judged: Sequence[Judgement], options: FreshnessOptions) -> list[Judgement]:
+    """Return the judgements with the states of URLs and tools, as far as they can be asked."""
+    from mcp_skills_server.sources.reliances import ask
+    from mcp_skills_server.sources.source import FetchSettings, OriginPolicy
+
+    trust = OriginPolicy(frozenset(), options.allow_private, options.allow_http)
+    entries = [entry for judgement in judged for entry in judgement.entries]
+    states, refused = anyio.run(ask, entries, FetchSettings(trust=trust), options.max_requests)
+    for line in refused:
+        remark(line)
+    asked: list[Judgement] = []
+    for judgement in judged:
+        own = {entry: states[entry.key] for entry in judgement.entries if entry.key in states}
+        asked.append(judgement._replace(states={**judgement.states, **own}))
+    return asked
 
 
 def _age(registry: Registry, skill: Skill, today: date, most: int) -> Problem | None:
@@ -99,21 +124,21 @@ def _verified(skill: Skill) -> str | None:
 
 def _update(registry: Registry, judged: Judgement, today: date) -> Judgement:
     """Write the present states, and today's date into metadata.verified if no problem is left."""
-    skill, states = judged.skill, {entry: now for entry, now in judged.states.items() if now}
-    shown = registry.roots[skill.root].show(skill.files[FRESHNESS_FILE].location)
-    if not states:
+    skill, present = judged.skill, {entry: now for entry, now in judged.states.items() if now}
+    if not present:
         return judged
     try:
-        edited = confirm(judged.text, states)
+        edited = confirm(judged.text, present)
     except ValueError as error:
-        raise UsageError(f"{shown}: {error}") from None
+        raise UsageError(f"{judged.shown}: {error}") from None
     _write(registry, skill, FRESHNESS_FILE, edited)
-    confirmed = {entry._replace(seen=now): now for entry, now in judged.states.items()}
-    kept = [problem.at(shown, skill.path) for problem in problems_of(confirmed)]
-    if not kept and len(judged.states) == len(judged.entries) and _verified(skill) is not None:
+    states = {entry._replace(seen=now): now for entry, now in judged.states.items()}
+    confirmed = judged._replace(states=states)
+    is_whole = not confirmed.problems and len(states) == len(judged.entries)
+    if is_whole and _verified(skill) is not None:
         text = registry.read(skill.files[SKILL_MD]).decode()
         _write(registry, skill, SKILL_MD, _VERIFIED.sub(rf'\g<1>"{today}"', text, count=1))
-    return judged._replace(problems=kept)
+    return confirmed
 
 
 def _write(registry: Registry, skill: Skill, name: str, text: str) -> None:
@@ -141,7 +166,7 @@ def _print(
         say(f"{plural(len(judged), 'skill')} with {FRESHNESS_FILE}, {stale} stale")
     unasked = sum(len(judgement.entries) - len(judgement.states) for judgement in judged)
     if unasked:
-        remark(f"{plural(unasked, 'item')} of the network not asked")
+        remark(f"{plural(unasked, 'item')} not judged; --online asks URLs and servers")
 
 
 def _as_json(judged: Judgement) -> dict[str, Any]:

@@ -130,10 +130,8 @@ def test_file_that_comes_or_goes_is_a_change(repository: Path) -> None:
         ("httpx>=1.0.0", "1", False),
         ("httpx>=0.27,<1", "0.99", False),
         ("httpx >= 0.27 , < 1", "1.0.0", True),
-        ("httpx!=0.28", "0.28.0", True),
         ("httpx==2", "2.0.0rc1", False),
-        ("httpx<=2", "2.0.1", True),
-        ("httpx>2", "2.0", True),
+        ("httpx<2", "2.0", True),
     ],
 )
 def test_package_with_bounds_is_stale_outside_of_them_alone(
@@ -202,6 +200,7 @@ def test_age_is_counted_in_days_and_no_day_of_the_future_counts(
         ('files = ["a\\nb"]', "files is no list of texts"),
         (f"files = {['a'] * 51}", "it has more than 50 entries"),
         ('packages = ["httpx>=one"]', "such as httpx>=0.27,<1"),
+        ('packages = ["httpx~=1"]', "such as httpx>=0.27,<1"),
         ('packages = ["httpx>=1,"]', "such as httpx>=0.27,<1"),
         ('urls = ["file:///etc/passwd"]', "an https URL without a password"),
         ('urls = ["https://me:secret@site.example/x"]', "an https URL without a password"),

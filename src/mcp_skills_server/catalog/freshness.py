@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
@@ -108,7 +108,8 @@ class Freshness:
             text = self._reader.read(file).decode()
             entries = parse_reliances(text)
             located = root.locate(skill.directory)
-            states = _local_states(entries, *_repository_of(located.base, located.rest))
+            tree = _Tree(*_repository_of(located.base, located.rest))
+            states = {entry: tree.state(entry) for entry in entries if entry.is_local}
         except (ValueError, OSError) as error:
             return Judgement(skill, shown, fault=str(error))
         return Judgement(skill, shown, text, entries, states)
@@ -130,32 +131,24 @@ def _problem(entry: Reliance, state: str) -> Problem | None:
     return Problem(code, severity, f"{entry.key}: {text}", hint, entry.line)
 
 
-def _local_states(entries: Iterable[Reliance], top: str, folder: str) -> dict[Reliance, str]:
-    """Return the states of files and packages for a skill in a folder of this repository."""
-    tree, states = _Tree(top), dict[Reliance, str]()
-    for entry in entries:
-        if entry.kind == "files":
-            states[entry] = tree.digest(entry.target)
-        elif entry.kind == "packages":
-            states[entry] = _locked_version(top, folder, entry.requirement[0])
-    return states
-
-
 class _Tree:
-    """The files of a repository, read within one bound for all patterns of a skill."""
+    """The files of a repository around a folder, read within one bound for all of a skill."""
 
-    def __init__(self, top: str) -> None:
+    def __init__(self, top: str, folder: str) -> None:
         self._top = top
+        self._folder = folder
         self._entries = _MAX_ENTRIES
         self._bytes = _MAX_BYTES
 
-    def digest(self, pattern: str) -> str:
-        """Return one digest of the paths and contents that match a pattern, "" if none does.
+    def state(self, entry: Reliance) -> str:
+        """Return one digest of the paths and contents of files, or the version of a package.
 
         CRLF counts as LF, so that a checkout has the same digest on every platform.
         """
+        if entry.kind == "packages":
+            return _locked_version(self._top, self._folder, entry.requirement[0])
         combined = hashlib.sha256()
-        paths = sorted({*self._matching("", pattern.split("/"))})
+        paths = sorted({*self._matching("", entry.target.split("/"))})
         for path in paths:
             try:
                 with disk.open_directory(self._top, os.path.dirname(path)) as handle:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import anyio
 import click
@@ -98,28 +99,20 @@ def _asked(judged: Sequence[Judgement], options: FreshnessOptions) -> list[Judge
 
 def _age(registry: Registry, skill: Skill, today: date, most: int) -> Problem | None:
     """Return the problem of a skill that was verified too long ago, or on no day of the past."""
-    verified = _verified(skill)
+    metadata = skill.frontmatter.get("metadata")
+    verified = metadata.get("verified") if isinstance(metadata, dict) else None
     if verified is None:
         return None
-    try:
-        days = (today - date.fromisoformat(verified)).days
-    except ValueError:
-        days = -1
-    if 0 <= days <= most:
-        return None
-    text = f"it was verified {days} days ago"
-    if days < 0:
-        text = "metadata.verified is no day of the past, such as 2026-05-31"
+    text = "metadata.verified is no day of the past, such as 2026-05-31"
+    with suppress(ValueError):
+        days = (today - date.fromisoformat(str(verified))).days
+        if 0 <= days <= most:
+            return None
+        if days > most:
+            text = f"it was verified {days} days ago"
     path = registry.roots[skill.root].show(skill.files[SKILL_MD].location)
     hint = "read the skill again, and write the date of today"
     return Problem("verified-age", "warning", text, hint, path=path, skill=skill.path)
-
-
-def _verified(skill: Skill) -> str | None:
-    metadata = skill.frontmatter.get("metadata")
-    if not isinstance(metadata, dict) or "verified" not in metadata:
-        return None
-    return str(metadata["verified"])
 
 
 def _update(registry: Registry, judged: Judgement, today: date) -> Judgement:
@@ -135,7 +128,8 @@ def _update(registry: Registry, judged: Judgement, today: date) -> Judgement:
     states = {entry._replace(seen=now): now for entry, now in judged.states.items()}
     confirmed = judged._replace(states=states)
     is_whole = not confirmed.problems and len(states) == len(judged.entries)
-    if is_whole and _verified(skill) is not None:
+    metadata = skill.frontmatter.get("metadata")
+    if is_whole and isinstance(metadata, dict) and "verified" in metadata:
         text = registry.read(skill.files[SKILL_MD]).decode()
         _write(registry, skill, SKILL_MD, _VERIFIED.sub(rf'\g<1>"{today}"', text, count=1))
     return confirmed
@@ -152,23 +146,19 @@ def _write(registry: Registry, skill: Skill, name: str, text: str) -> None:
 def _print(
     judged: Sequence[Judgement], problems: Sequence[Problem], form: Form, *, is_ok: bool
 ) -> None:
+    skills = [judgement.skill.path for judgement in judged]
     if form == "json":
-        report = {"ok": is_ok, "skills": [*map(_as_json, judged)]}
-        say_json(report | {"problems": [problem._asdict() for problem in problems]})
+        rows = [problem._asdict() for problem in problems]
+        say_json({"ok": is_ok, "skills": skills, "problems": rows})
     elif form == "sarif":
         say_json(reports.sarif(problems, {}))
     elif form == "junit":
-        say_lines(reports.junit(problems, [judgement.skill.path for judgement in judged]))
+        say_lines(reports.junit(problems, skills))
     else:
         for problem in problems:
             say_problem(problem)
         stale = len({problem.skill for problem in problems if problem.severity != "note"})
-        say(f"{plural(len(judged), 'skill')} with {FRESHNESS_FILE}, {stale} stale")
+        say(f"{plural(len(skills), 'skill')} with {FRESHNESS_FILE}, {stale} stale")
     unasked = sum(len(judgement.entries) - len(judgement.states) for judgement in judged)
     if unasked:
         remark(f"{plural(unasked, 'item')} not judged; --online asks URLs and servers")
-
-
-def _as_json(judged: Judgement) -> dict[str, Any]:
-    entries = [entry._asdict() | {"now": judged.states.get(entry)} for entry in judged.entries]
-    return {"path": judged.skill.path, "relies_on": entries}

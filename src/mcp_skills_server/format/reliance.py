@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from mcp_skills_server.errors import quoted
@@ -15,14 +15,11 @@ FRESHNESS_FILE: Final = "freshness.toml"
 _MAX_RELIANCES: Final = 50
 _MAX_TEXT: Final = 500
 Kind: TypeAlias = Literal["files", "packages", "urls", "tools"]
-_REQUIREMENT: Final = re.compile(r"(@?[A-Za-z0-9][\w./-]*+) *+([<>=!].*+)?")
-_BOUND: Final = re.compile(r" *+([<>=!]=|[<>]) *+([0-9][0-9.]{0,49}+) *+")
+_REQUIREMENT: Final = re.compile(r"(@?[A-Za-z0-9][\w./-]*+) *+([<>=].*+)?")
 _NUMBERS: Final = re.compile(r"[0-9.]{1,50}+")
+_BOUND: Final = re.compile(r" *+(>=|==|<) *+([0-9][0-9.]{0,49}+) *+")
 _URL: Final = re.compile(r"https?://[^\s/?#@\\]++(?:[/?][^\s\\]*+)?")
-_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
-    ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
+_COMPARE: Final = {">=": operator.ge, "==": operator.eq, "<": operator.lt}
 
 
 class Reliance(NamedTuple):
@@ -47,13 +44,18 @@ class Reliance(NamedTuple):
         return f"{self.kind} {self.target}" + (f" of {self.server}" if self.server else "")
 
     @property
+    def is_local(self) -> bool:
+        """True if its state is in the repository."""
+        return self.kind in {"files", "packages"}
+
+    @property
     def requirement(self) -> tuple[str, Sequence[tuple[str, str]]]:
         """The name of a package, and the bounds of its version as operators and numbers."""
         match = _REQUIREMENT.fullmatch(self.target)
         if match is None or self.kind != "packages":
             return "", ()
-        matches = map(_BOUND.fullmatch, (match[2] or "").split(","))
-        return match[1], [(bound[1], bound[2]) for bound in matches if bound]
+        bounds = map(_BOUND.fullmatch, (match[2] or "").split(","))
+        return match[1], [(bound[1], bound[2]) for bound in bounds if bound]
 
     def is_met(self, state: str) -> bool:
         """Tell whether a state is what the skill needs; "" is the state of what is missing.
@@ -64,9 +66,8 @@ class Reliance(NamedTuple):
         _, bounds = self.requirement
         if not bounds or not state:
             return bool(state) and state == self.seen
-        for version in state.split(", "):  # Cargo can lock several
-            order = _order_of(version)
-            if all(_COMPARE[sign](order, _order_of(bound)) for sign, bound in bounds):
+        for version in map(_order_of, state.split(", ")):  # Cargo can lock several
+            if all(_COMPARE[sign](version, _order_of(bound)) for sign, bound in bounds):
                 return True
         return False
 
@@ -147,7 +148,7 @@ def _is_valid(entry: Reliance) -> bool:
 
 def _order_of(version: str) -> list[int]:
     """Return the numbers of a version as a sort key; a pre-release counts as its release."""
-    match = _NUMBERS.match(version)
+    match = _NUMBERS.match(version.lstrip("vV"))
     numbers = [int(number or 0) for number in match[0].split(".")] if match else []
     while numbers and numbers[-1] == 0:
         numbers.pop()

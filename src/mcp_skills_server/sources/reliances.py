@@ -32,7 +32,7 @@ async def ask(
     """
     addresses: dict[tuple[str, str], list[Reliance]] = {}
     for entry in entries:
-        if entry.kind in {"urls", "tools"}:
+        if not entry.is_local:
             address = entry.server or entry.target
             addresses.setdefault((entry.kind, address), []).append(entry)
     states: dict[str, str] = {}

@@ -6,22 +6,19 @@ repository. Patterns never leave the repository, follow no link, and read a boun
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.reader import SkillReader
-from mcp_skills_server.errors import quoted
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.format.reliance import (
     FRESHNESS_FILE,
@@ -35,11 +32,8 @@ from mcp_skills_server.model.digests import digest_of
 CHANGED: Final = "relies-on-changed"
 UNSEEN: Final = "relies-on-unconfirmed"
 FAULTY: Final = "relies-on-form"
-_MAX_FILE: Final = 1 << 16
-_MAX_ENTRIES: Final = 50_000
+_MAX_FILES: Final = 10_000
 _MAX_BYTES: Final = 64 << 20
-_MAX_DEPTH: Final = 64
-_MAX_LOCK: Final = 32 << 20
 _KNOWN_S: Final = 10.0
 """How long a verdict is reused for the order of search results."""
 _LOCKS: Final = (
@@ -74,7 +68,10 @@ class Judgement(NamedTuple):
         if self.fault:
             hint = "docs/freshness.md has its form"
             return [Problem(FAULTY, "error", self.fault, hint, None, self.shown, path)]
-        problems = (_problem(*pair) for pair in self.states.items())
+        metadata = self.skill.frontmatter.get("metadata")
+        verified = metadata.get("verified") if isinstance(metadata, dict) else None
+        since = f", verified on {verified}" if verified else ""
+        problems = (_problem(entry, state, since) for entry, state in self.states.items())
         return [problem.at(self.shown, path) for problem in problems if problem is not None]
 
 
@@ -103,19 +100,17 @@ class Freshness:
             return Judgement(skill)
         shown = root.show(join(skill.directory, FRESHNESS_FILE))
         try:
-            if file.size > _MAX_FILE:
-                raise ValueError(f"it has more than {_MAX_FILE:,} bytes")
             text = self._reader.read(file).decode()
             entries = parse_reliances(text)
             located = root.locate(skill.directory)
-            tree = _Tree(*_repository_of(located.base, located.rest))
-            states = {entry: tree.state(entry) for entry in entries if entry.is_local}
+            repository = _Repository(located.base, located.rest)
+            states = {entry: repository.state(entry) for entry in entries if entry.is_local}
         except (ValueError, OSError) as error:
             return Judgement(skill, shown, fault=str(error))
         return Judgement(skill, shown, text, entries, states)
 
 
-def _problem(entry: Reliance, state: str) -> Problem | None:
+def _problem(entry: Reliance, state: str, since: str) -> Problem | None:
     if entry.is_met(state):
         return None
     code, severity, text = CHANGED, "warning", "changed since it was confirmed"
@@ -128,16 +123,19 @@ def _problem(entry: Reliance, state: str) -> Problem | None:
     elif entry.kind == "packages":
         text = f"changed from {entry.seen} to {state}"
     hint = "compare the skill with it, then run 'freshness --update'"
-    return Problem(code, severity, f"{entry.key}: {text}", hint, entry.line)
+    return Problem(code, severity, f"{entry.key}: {text}{since}", hint, entry.line)
 
 
-class _Tree:
-    """The files of a repository around a folder, read within one bound for all of a skill."""
+class _Repository:
+    """The files of a repository, read within one bound for all entries of a skill."""
 
-    def __init__(self, top: str, folder: str) -> None:
-        self._top = top
-        self._folder = folder
-        self._entries = _MAX_ENTRIES
+    def __init__(self, base: str, rest: str) -> None:
+        """Find the top of the git repository around a folder, else take `base`."""
+        self._folder = Path(base, rest)
+        parents = (self._folder, *self._folder.parents)
+        tops = (folder for folder in parents if os.path.lexists(folder / ".git"))
+        self._top = next(tops, Path(base))
+        self._files = _MAX_FILES
         self._bytes = _MAX_BYTES
 
     def state(self, entry: Reliance) -> str:
@@ -146,84 +144,51 @@ class _Tree:
         CRLF counts as LF, so that a checkout has the same digest on every platform.
         """
         if entry.kind == "packages":
-            return _locked_version(self._top, self._folder, entry.requirement[0])
+            return self._locked_version(entry.requirement[0])
         combined = hashlib.sha256()
-        paths = sorted({*self._matching("", entry.target.split("/"))})
+        paths = sorted(self._matching(entry.target))
         for path in paths:
-            try:
-                with disk.open_directory(self._top, os.path.dirname(path)) as handle:
-                    raw, _ = disk.read(os.path.basename(path), self._bytes, handle)
-            except OSError as error:
-                raise ValueError(f"{quoted(path)} cannot be read ({error.strerror})") from None
+            raw, _ = disk.read(str(self._top / path), self._bytes)
             self._bytes -= len(raw)
             digest = digest_of(raw.replace(b"\r\n", b"\n"))
             combined.update(os.fsencode(path) + b"\0" + digest.encode() + b"\n")
         return f"sha256:{combined.hexdigest()}" if paths else ""
 
-    def _matching(self, folder: str, steps: Sequence[str]) -> Iterator[str]:
-        """Yield the files below a folder that match; `**` stands for any number of folders.
+    def _matching(self, pattern: str) -> Iterator[str]:
+        """Yield the files that match; wildcards pass over names that are never served."""
+        steps = pattern.split("/")
+        if steps[-1] == "**":  # which means folders alone before Python 3.13
+            steps.append("*")
+        for path in self._top.glob("/".join(steps)):
+            location = path.relative_to(self._top).as_posix()
+            is_open = all(name in steps or not is_ignored(name) for name in location.split("/"))
+            is_own = is_open and path.is_file() and os.path.realpath(path) == str(path)
+            if is_own and path.name != FRESHNESS_FILE:
+                self._files -= 1
+                if self._files < 0:
+                    raise ValueError(f"the patterns match {_MAX_FILES:,} files; name fewer")
+                yield location
 
-        Wildcards pass over names that are never served, such as `.venv`.
+    def _locked_version(self, package: str) -> str:
+        """Return the locked version of a package, several joined by commas, "" if there is none.
+
+        The lock file that is nearest above the skill and has the package decides.
         """
-        step, rest = steps[0], steps[1:]
-        if step == "**" and rest:
-            yield from self._matching(folder, rest)
-        for name, mode in self._children(folder, step):
-            path = join(folder, name)
-            if stat.S_ISREG(mode) and not rest and name != FRESHNESS_FILE:
-                yield path
-            elif stat.S_ISDIR(mode) and (rest or step == "**") and path.count("/") < _MAX_DEPTH:
-                yield from self._matching(path, steps if step == "**" else rest)
-
-    def _children(self, folder: str, step: str) -> list[tuple[str, int]]:
-        """Return the names in a folder that match one step of a pattern, with their modes."""
-        children: list[tuple[str, int]] = []
-        is_plain = not any(sign in step for sign in "*?[")
-        with suppress(OSError), disk.open_directory(self._top, folder) as handle:
-            for name in [step] if is_plain else os.listdir(handle):
-                self._entries -= 1
-                if self._entries < 0:
-                    raise ValueError(f"the patterns pass {_MAX_ENTRIES:,} names; name fewer")
-                if is_plain or (not is_ignored(name) and fnmatch.fnmatchcase(name, step)):
-                    children.append((name, disk.lstat(handle, name).st_mode))
-        return children
+        for folder in (self._folder, *self._folder.parents):
+            for lock in filter(os.path.isfile, (folder / name for name in _LOCKS)):
+                try:
+                    packages = _packages_in(lock.name, disk.read(str(lock), _MAX_BYTES)[0])
+                except (ValueError, LookupError, TypeError, AttributeError):
+                    raise ValueError(f"{lock.name} is no lock file of a known form") from None
+                versions = packages.get(package) or packages.get(_normal_name(package))
+                if versions:
+                    return ", ".join(sorted(versions))
+            if folder == self._top:
+                break
+        return ""
 
 
-def _repository_of(base: str, rest: str) -> tuple[str, str]:
-    """Return the top of the git repository around a folder, else `base`, and the rest of it."""
-    folder = top = os.path.join(base, rest).rstrip(os.sep)
-    while not os.path.lexists(os.path.join(top, ".git")):
-        top, below = os.path.dirname(top), top
-        if top == below:
-            return base, rest
-    return top, "" if top == folder else os.path.relpath(folder, top).replace(os.sep, "/")
-
-
-def _locked_version(top: str, folder: str, package: str) -> str:
-    """Return the locked version of a package, several joined by commas, "" if there is none.
-
-    The lock file nearest to a folder that has the package decides, up to the top.
-    """
-    while True:
-        for name in _LOCKS:
-            try:
-                with disk.open_directory(top, folder) as handle:
-                    raw, _ = disk.read(name, _MAX_LOCK, handle)
-            except OSError:
-                continue
-            try:
-                packages = _packages_in(name, raw)
-            except (ValueError, LookupError, TypeError, AttributeError):
-                known = ", ".join(_LOCKS)
-                raise ValueError(f"{join(folder, name)} has no known form of {known}") from None
-            if versions := packages.get(package) or packages.get(_normal_name(package)):
-                return ", ".join(sorted(versions))
-        if not folder:
-            return ""
-        folder = folder.rpartition("/")[0]
-
-
-@lru_cache(8)  # of at most `_MAX_LOCK` bytes
+@lru_cache(8)  # of at most `_MAX_BYTES`
 def _packages_in(name: str, raw: bytes) -> Mapping[str, set[str]]:
     """Return the versions of the packages in a lock file, by name."""
     text = raw.decode()

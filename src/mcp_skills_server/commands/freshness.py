@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -15,18 +14,18 @@ import click
 from mcp_skills_server.authoring import reports
 from mcp_skills_server.catalog.freshness import Judgement
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.fields import count, flag, option, output_format, takes
+from mcp_skills_server.commands.fields import count, flag, output_format, takes
 from mcp_skills_server.commands.look import say_problem
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions, roots_argument
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, writing
+from mcp_skills_server.commands.printing import remark, say, say_json, writing
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError, plural
 from mcp_skills_server.format.reliance import FRESHNESS_FILE, confirm
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 
 _VERIFIED: Final = re.compile(r"(?m)^([ \t]++verified:[ \t]*+)[^\r\n]*+")
-Form = Literal["text", "json", "junit", "sarif"]
+Form = Literal["text", "json", "sarif"]
 
 
 class FreshnessOptions(RootOptions):
@@ -37,12 +36,6 @@ class FreshnessOptions(RootOptions):
     max_requests: int = count(100, "The most URLs and servers that are asked.")
     freshness_update: bool = flag(
         "Confirm: write the present state of what the skills rely on.", "--update"
-    )
-    max_age: int | None = option(
-        None,
-        "Also report skills whose metadata.verified is older.",
-        metavar="DAYS",
-        type=click.IntRange(0),
     )
 
 
@@ -64,17 +57,13 @@ def freshness(options: FreshnessOptions, roots: tuple[str, ...]) -> int:
     """
     registry = load_registry(roots, options)
     skills = [registry.snapshot.skills[path] for path in registry.snapshot.paths(Standing.UNUSABLE)]
-    today = datetime.now(UTC).date()
     judged = [*map(registry.freshness.judge, skills)]
     judged = [judgement for judgement in judged if judgement.shown]
     if options.freshness_online:
         judged = _asked(judged, options)
     if options.freshness_update:
-        judged = [_update(registry, judgement, today) for judgement in judged]
+        judged = [_update(registry, judgement) for judgement in judged]
     problems = [problem for judgement in judged for problem in judgement.problems]
-    if options.max_age is not None:
-        aged = (_age(registry, skill, today, options.max_age) for skill in skills)
-        problems += filter(None, aged)
     is_ok = all(problem.severity == "note" for problem in problems)
     _print(judged, problems, options.form, is_ok=is_ok)
     return int(not is_ok)
@@ -97,25 +86,7 @@ def _asked(judged: Sequence[Judgement], options: FreshnessOptions) -> list[Judge
     return asked
 
 
-def _age(registry: Registry, skill: Skill, today: date, most: int) -> Problem | None:
-    """Return the problem of a skill that was verified too long ago, or on no day of the past."""
-    metadata = skill.frontmatter.get("metadata")
-    verified = metadata.get("verified") if isinstance(metadata, dict) else None
-    if verified is None:
-        return None
-    text = "metadata.verified is no day of the past, such as 2026-05-31"
-    with suppress(ValueError):
-        days = (today - date.fromisoformat(str(verified))).days
-        if 0 <= days <= most:
-            return None
-        if days > most:
-            text = f"it was verified {days} days ago"
-    path = registry.roots[skill.root].show(skill.files[SKILL_MD].location)
-    hint = "read the skill again, and write the date of today"
-    return Problem("verified-age", "warning", text, hint, path=path, skill=skill.path)
-
-
-def _update(registry: Registry, judged: Judgement, today: date) -> Judgement:
+def _update(registry: Registry, judged: Judgement) -> Judgement:
     """Write the present states, and today's date into metadata.verified if no problem is left."""
     skill, present = judged.skill, {entry: now for entry, now in judged.states.items() if now}
     if not present:
@@ -130,7 +101,7 @@ def _update(registry: Registry, judged: Judgement, today: date) -> Judgement:
     is_whole = not confirmed.problems and len(states) == len(judged.entries)
     metadata = skill.frontmatter.get("metadata")
     if is_whole and isinstance(metadata, dict) and "verified" in metadata:
-        text = registry.read(skill.files[SKILL_MD]).decode()
+        text, today = registry.read(skill.files[SKILL_MD]).decode(), datetime.now(UTC).date()
         _write(registry, skill, SKILL_MD, _VERIFIED.sub(rf'\g<1>"{today}"', text, count=1))
     return confirmed
 
@@ -152,8 +123,6 @@ def _print(
         say_json({"ok": is_ok, "skills": skills, "problems": rows})
     elif form == "sarif":
         say_json(reports.sarif(problems, {}))
-    elif form == "junit":
-        say_lines(reports.junit(problems, skills))
     else:
         for problem in problems:
             say_problem(problem)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
+
+import tomli_w
 
 from mcp_skills_server.errors import quoted
 from mcp_skills_server.model.decoding import load_toml
@@ -110,8 +111,8 @@ def confirm(text: str, states: Mapping[Reliance, str]) -> str:
     """
     before = parse_reliances(text)
     head = re.split(r"(?m)^[ \t]*+\[seen\]", text, maxsplit=1)[0].rstrip()
-    rows = [f"{_text(entry.key)} = {_text(states.get(entry, entry.seen))}" for entry in before]
-    edited = "\n".join([head, "", "[seen]", *rows, ""])
+    seen = {entry.key: states.get(entry, entry.seen) for entry in before}
+    edited = f"{head}\n\n{tomli_w.dumps({'seen': seen})}"
     if [entry.key for entry in parse_reliances(edited)] != [entry.key for entry in before]:
         raise ValueError("its table [seen] is not the last one; move it to the end")
     return edited
@@ -121,10 +122,6 @@ def _table(value: object, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name} is no table")
     return cast("dict[str, Any]", value)
-
-
-def _text(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)  # also a TOML string, as the text is printable
 
 
 _FORMS: Final[Mapping[Kind, str]] = {

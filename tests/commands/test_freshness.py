@@ -54,7 +54,9 @@ def write_citing(top: Path, name: str, relies: str, folder: str = "skills") -> P
 
 def stale(top: Path, *words: object) -> set[str]:
     """Return the skills with a warning or an error."""
-    report = json_of("freshness", top / "skills", *words)
+    done = run("freshness", top / "skills", *words, "--format", "json")
+    report = json.loads(done.stdout)
+    print(done.stderr)
     return {problem["skill"] for problem in report["problems"] if problem["severity"] != "note"}
 
 
@@ -354,7 +356,7 @@ def with_tools(tools: dict[str, Any]) -> Route:
             listed = [{"name": name, "inputSchema": schema} for name, schema in tools.items()]
             result = {"resultType": "complete", "tools": listed, "ttlMs": 0, "cacheScope": "private"}
         body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
-        return [respond_with(body, content_type="application/json")]
+        return [respond_with(body, content_type="application/json", connection="close")]
 
     return answer
 

@@ -46,7 +46,7 @@ _PIN: Final = re.compile(
 
 
 class Judgement(NamedTuple):
-    """Things a skill relies on, and the present state of those that were asked.
+    """Things a skill relies on, and their present state.
 
     Attributes:
         shown: the path of its `freshness.toml`, as the operator would type it.
@@ -104,7 +104,7 @@ class Freshness:
             entries = parse_reliances(text)
             located = root.locate(skill.directory)
             repository = _Repository(located.base, located.rest)
-            states = {entry: repository.state(entry) for entry in entries if entry.is_local}
+            states = {entry: repository.state(entry) for entry in entries}
         except (ValueError, OSError) as error:
             return Judgement(skill, shown, fault=str(error))
         return Judgement(skill, shown, text, entries, states)

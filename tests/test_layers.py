@@ -109,16 +109,16 @@ BUDGETS = {
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
 OVER = {
     "catalog": 4_742, "format": 3_410, "validation": 2_260, "commands": 8_290, "provenance": 960, "server": 3_400,
-    "sources": 6_730, "web": 7_720, "authoring": 1_080,
+    "sources": 6_730, "web": 7_680, "authoring": 1_080,
 }  # fmt: skip
 """Lines of packages that exceed their budgets and may not grow.
 
 `validation` has the rules of safety (issue 52); the last six have what issues 53 to 55 add.
 """
-MAX_LINES = 61_500
+MAX_LINES = 61_710
 """Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim.
 
-The issues of November allow 59,174 and what they add: 700 for standards, 500 for the page and the first minute, and
+The issues of November allow 59,174 and what they add: 650 for standards, 900 for the page and the first minute, and
 980 for `probe`.
 """
 

@@ -140,7 +140,7 @@ def test_exception_is_an_internal_error_with_a_logged_traceback(
     assert "secret detail" in caplog.text
 
 
-@pytest.mark.requirement("SP-17")
+@pytest.mark.requirement("SP-19")
 def test_cursor_of_one_server_is_valid_on_another() -> None:
     one, other = RpcServer(ACTIONS), RpcServer(ACTIONS)
     cursor = send(one, LIST)["result"]["next_cursor"]

@@ -225,8 +225,8 @@ class Registry(SkillReader):
     ) -> Changes:
         """Scan again what some changes touch, or everything; blocks until done.
 
-        While a watcher runs, a skill stays as it was until its SKILL.md has been gone or worse for
-        a second, because editors write a file in several steps.
+        While a watcher runs, and in `rescan`, a skill stays as it was until its SKILL.md has been
+        gone or worse for a second, because editors write a file in several steps.
 
         Args:
             paths: absolute paths of files and directories that changed; None for all roots.

@@ -280,6 +280,19 @@ print("ends")
 """
 
 
+def test_watcher_may_be_stopped_while_it_starts(tmp_path: Path, monkeypatch: Patch) -> None:
+    watcher, start = Watcher(Registry([tmp_path])), threading.Thread.start
+
+    def stop_first(thread: threading.Thread) -> None:
+        watcher.stop()
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", stop_first)
+        watcher.start()
+    watcher.stop(DEADLINE)
+
+
 def test_unstopped_watcher_does_not_keep_its_process_alive(tmp_path: Path) -> None:
     command = [sys.executable, "-c", UNSTOPPED, str(write_files(tmp_path, skills("one")))]
     assert subprocess.run(command, capture_output=True, timeout=DEADLINE, check=True).stdout == b"ends\n"

@@ -116,13 +116,11 @@ class Watcher:
         """Reason for missing events, as last logged; empty while events arrive."""
 
     def start(self) -> None:
-        """Start the thread that loads the registry, arms the watch and follows it; returns at once.
-
-        `registry.loaded` is set after the first scan.
-        """
+        """Start a thread that loads the registry, sets `registry.loaded` and follows the roots."""
         self._end_following = self._registry.follow()
-        self._thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
+        thread.start()
+        self._thread = thread  # now, since a `stop` meanwhile cannot join it earlier
 
     def stop(self, timeout: float = 1.0) -> None:
         """Stop the thread and wait for it for up to `timeout` seconds."""

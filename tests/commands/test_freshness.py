@@ -182,6 +182,7 @@ def test_update_writes_the_day_of_the_confirmation(repository: Path) -> None:
         ('files = ["/etc/passwd"]', "a path or pattern below the repository"),
         ('files = ["src/../../x"]', "a path or pattern below the repository"),
         ("files = ['src\\..\\x', 'C:/x']", "a path or pattern below the repository"),
+        ('files = ["**/a/**/*.py"]', "with at most one **"),
         ('files = [".git/config"]', "a path or pattern below the repository"),
         ('files = "src/api.py"', "files is no list of texts of up to 500 characters"),
         ('files = ["a\\nb"]', "files is no list of texts"),
@@ -223,14 +224,14 @@ def test_line_ends_are_no_change(repository: Path) -> None:
 
 
 def test_patterns_read_a_bounded_amount(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_citing(repository, "much", 'files = ["**/**/**/*.py"]')
+    write_citing(repository, "much", 'files = ["**/*.py"]')
     monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_FILES", 1)
     (problem,) = json_of("freshness", repository / "skills")["problems"]
     assert problem["message"] == "the patterns match 1 files; name fewer"
     monkeypatch.undo()
     monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_BYTES", 20)
     (problem,) = json_of("freshness", repository / "skills")["problems"]
-    assert problem["severity"] == "error" and "it is too large" in problem["message"]
+    assert problem["severity"] == "error" and "src/api.py cannot be read (it is too large" in problem["message"]
 
 
 def test_folder_that_is_no_repository_is_its_own_top(tmp_path: Path) -> None:

@@ -105,7 +105,9 @@ class Freshness:
             located = root.locate(skill.directory)
             repository = _Repository(located.base, located.rest)
             states = {entry: repository.state(entry) for entry in entries}
-        except (ValueError, OSError) as error:
+        except OSError as error:  # whose text has the path on this machine
+            return Judgement(skill, shown, fault=f"it cannot be read ({error.strerror})")
+        except ValueError as error:
             return Judgement(skill, shown, fault=str(error))
         return Judgement(skill, shown, text, entries, states)
 
@@ -146,9 +148,12 @@ class _Repository:
         if entry.kind == "packages":
             return self._locked_version(entry.requirement[0])
         combined = hashlib.sha256()
-        paths = sorted(self._matching(entry.target))
+        paths = sorted({*self._matching(entry.target)})
         for path in paths:
-            raw, _ = disk.read(str(self._top / path), self._bytes)
+            try:
+                raw, _ = disk.read(str(self._top / path), self._bytes)
+            except OSError as error:
+                raise ValueError(f"{path} cannot be read ({error.strerror})") from None
             self._bytes -= len(raw)
             digest = digest_of(raw.replace(b"\r\n", b"\n"))
             combined.update(os.fsencode(path) + b"\0" + digest.encode() + b"\n")

@@ -114,7 +114,7 @@ def _table(value: object, name: str) -> dict[str, Any]:
 
 
 _FORMS: Final[Mapping[Kind, str]] = {
-    "files": "a path or pattern below the repository, such as src/**/*.py",
+    "files": "a path or pattern below the repository, such as src/**/*.py with at most one **",
     "packages": "a package, or one with bounds such as httpx>=0.27,<1",
 }
 
@@ -122,6 +122,8 @@ _FORMS: Final[Mapping[Kind, str]] = {
 def _is_valid(entry: Reliance) -> bool:
     if entry.kind == "files":
         steps = entry.target.lower().split("/")
+        if steps.count("**") > 1:  # each would multiply the folders that are read
+            return False
         return {"", ".", "..", ".git"}.isdisjoint(steps) and not re.search(r"[\\:]", entry.target)
     match = _REQUIREMENT.fullmatch(entry.target)
     bounds = (match[2] or "==0") if match else ""

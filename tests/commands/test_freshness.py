@@ -216,6 +216,14 @@ def test_no_link_is_followed_and_no_ignored_folder_entered(repository: Path, tmp
     assert stale(repository) == {"through"}
 
 
+def test_skill_may_cite_its_own_folder(repository: Path) -> None:
+    write_citing(repository, "tea", 'files = ["skills/**"]')
+    confirm(repository)
+    assert stale(repository) == set()  # though the confirmation has changed freshness.toml
+    write(repository / "skills" / "tea" / "notes.md", "new")
+    assert stale(repository) == {"tea"}
+
+
 def test_line_ends_are_no_change(repository: Path) -> None:
     write_citing(repository, "tea", 'files = ["src/*.py"]')
     confirm(repository)
@@ -231,7 +239,7 @@ def test_patterns_read_a_bounded_amount(repository: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_BYTES", 20)
     (problem,) = json_of("freshness", repository / "skills")["problems"]
-    assert problem["severity"] == "error" and "src/api.py cannot be read (it is too large" in problem["message"]
+    assert problem["severity"] == "error" and "cannot be read (it is too large" in problem["message"]
 
 
 def test_folder_that_is_no_repository_is_its_own_top(tmp_path: Path) -> None:

@@ -164,12 +164,22 @@ def test_update_confirms_and_leaves_the_rest_of_the_file(repository: Path) -> No
     assert (skill / "freshness.toml").read_text() == text
 
 
+def test_lock_file_above_the_repository_is_not_read(repository: Path) -> None:
+    write(repository.parent / "uv.lock", '[[package]]\nname = "outer"\nversion = "1.0"\n')
+    write_citing(repository, "tea", 'packages = ["outer>=1"]')
+    assert stale(repository) == {"tea"}
+
+
 def test_update_writes_the_day_of_the_confirmation(repository: Path) -> None:
     skill = write_citing(repository, "tea", 'files = ["src/*.py"]')
     text = "---\nname: tea\ndescription: Makes tea when asked.\nmetadata:\n  verified: 2020-01-31\n---\nverified: no\n"
     (skill / "SKILL.md").write_text(text)
     done = run("freshness", repository / "skills")
     assert "never confirmed, verified on 2020-01-31; " in done.stdout
+    write(skill / "freshness.toml", '[relies-on]\npackages = ["httpx", "absent"]\n')
+    assert run("freshness", skill, "--update").returncode == 1
+    assert (skill / "SKILL.md").read_text() == text  # something is left
+    write(skill / "freshness.toml", '[relies-on]\npackages = ["httpx"]\n')
     confirm(repository)
     today = (skill / "SKILL.md").read_text().partition('verified: "')[2][:10]
     assert (skill / "SKILL.md").read_text() == text.replace("2020-01-31", f'"{today}"')
@@ -239,7 +249,8 @@ def test_patterns_read_a_bounded_amount(repository: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_BYTES", 20)
     (problem,) = json_of("freshness", repository / "skills")["problems"]
-    assert problem["severity"] == "error" and "cannot be read (it is too large" in problem["message"]
+    assert problem["severity"] == "error" and problem["message"].startswith("src/")
+    assert "cannot be read (it is too large" in problem["message"]
 
 
 def test_folder_that_is_no_repository_is_its_own_top(tmp_path: Path) -> None:

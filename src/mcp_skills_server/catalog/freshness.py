@@ -200,9 +200,10 @@ def _packages_in(name: str, raw: bytes) -> Mapping[str, set[str]]:
     pairs: list[tuple[str, Any]] = []
     if name.endswith(".json"):
         rows = cast("dict[str, dict[str, Any]]", load_json(text)["packages"])
-        own = ((path.removeprefix("node_modules/"), row) for path, row in rows.items())
-        # deeper ones are those of packages
-        pairs += [(path, row.get("version")) for path, row in own if "node_modules/" not in path]
+        # deeper ones, which only packages use, keep their path as their name
+        pairs += [
+            (path.removeprefix("node_modules/"), row.get("version")) for path, row in rows.items()
+        ]
     elif name.endswith((".lock", ".toml")):
         tables = load_toml(text)
         for row in tables.get("package") or tables["packages"]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from commands.calls import json_of, refusal, run
+from sources.publishers import Publisher, ReceivedRequest, Route, redirect, respond_with
 from tables import each_row
 from web.in_process import app_serving
 from web.ui.serving import visible_text
@@ -200,7 +201,11 @@ def test_update_writes_the_day_of_the_confirmation(repository: Path) -> None:
         ('packages = ["httpx>=one"]', "such as httpx>=0.27,<1"),
         ('packages = ["httpx~=1"]', "such as httpx>=0.27,<1"),
         ('packages = ["httpx>=1,"]', "such as httpx>=0.27,<1"),
-        ('commands = ["rm"]', "'commands' is no key; write files, packages"),
+        ('urls = ["file:///etc/passwd"]', "an https URL without a password"),
+        ('urls = ["https://me:secret@site.example/x"]', "an https URL without a password"),
+        ('tools = ["search"]', "tools is no table"),
+        ('[relies-on.tools]\n"rm -rf x" = ["search"]', "in the list of the https URL of its server"),
+        ('commands = ["rm"]', "'commands' is no key; write files, packages, urls, tools"),
         ("x = ", "Invalid value"),
     ],
 )
@@ -354,3 +359,71 @@ def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: P
     with serving(repository / "skills") as client:
         (row,) = client.call("skills_search", query="boils")["structuredContent"]["skills"]
     assert (row["name"], row["also_at"]) == ("b/tea", ["skill://a/tea/SKILL.md"])
+
+
+def with_tools(tools: dict[str, Any]) -> Route:
+    """Return the answers of an MCP server of the modern era with tools of these input schemas."""
+    hello = {
+        "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+        "ttlMs": 0, "cacheScope": "private",
+        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "tools", "version": "1"}},
+    }  # fmt: skip
+
+    def answer(request: ReceivedRequest) -> list[bytes]:
+        message = json.loads(request.body)
+        result: dict[str, Any] = hello
+        if message["method"] == "tools/list":
+            listed = [{"name": name, "inputSchema": schema} for name, schema in tools.items()]
+            result = {"resultType": "complete", "tools": listed, "ttlMs": 0, "cacheScope": "private"}
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
+        return [respond_with(body, content_type="application/json", connection="close")]
+
+    return answer
+
+
+def test_changed_url_or_tool_is_reported_for_exactly_the_skills_that_cite_it(repository: Path) -> None:
+    schema = {"type": "object", "properties": {"query": {"type": "string"}}}
+    tools = {"search": schema, "open": schema}
+    online = "--online", "--allow-private"
+    with Publisher() as site:
+        site.routes |= {"/api.json": respond_with(b"{}"), "/old": respond_with(b"1"), "/mcp": with_tools(tools)}
+        for name, relies in {
+            "cites-url": f'urls = ["{site.url}/api.json"]',
+            "cites-too": f'urls = ["{site.url}/api.json"]',
+            "cites-old": f'urls = ["{site.url}/old"]',
+            "searches": f'tools = {{ "{site.url}/mcp" = ["search"] }}',
+            "opens": f'tools = {{ "{site.url}/mcp" = ["open"] }}',
+        }.items():
+            write_citing(repository, name, relies)
+        assert stale(repository) == set() and site.paths == []  # without --online nothing is asked
+        assert run("freshness", repository / "skills", "--update", *online).returncode == 0
+        assert site.paths.count("/api.json") == 1
+        assert stale(repository, *online) == set()
+        site.routes["/api.json"] = respond_with(b"{ }")
+        assert stale(repository, *online) == {"cites-url", "cites-too"}
+        site.routes["/api.json"] = respond_with(b"{}")
+        tools["search"] = schema | {"required": ["query"]}
+        site.routes["/old"] = respond_with(status=404)
+        assert stale(repository, *online) == {"searches", "cites-old"}
+        del tools["search"]
+        assert stale(repository, *online) == {"searches", "cites-old"}
+        site.routes["/old"] = respond_with(status=503)
+        done = run("freshness", repository / "skills", *online)
+        assert "/old: " in done.stderr and "status 503" in done.stderr, done  # unknown is not stale
+        assert "searches" in done.stdout and "cites-old" not in done.stdout
+        assert "1 item not judged" in done.stderr
+
+
+def test_network_is_asked_within_the_rules_of_a_fetch(repository: Path) -> None:
+    with Publisher() as site:
+        site.routes |= {"/a": respond_with(b"1"), "/b": respond_with(b"1"), "/mcp": with_tools({})}
+        site.routes["/c"] = redirect("http://localhost:1/")
+        urls = ", ".join(f'"{site.url}/{name}"' for name in "abc")
+        write_citing(repository, "tea", f'urls = [{urls}]\ntools = {{ "{site.url}/mcp" = ["search"] }}')
+        done = run("freshness", repository / "skills", "--online")
+        assert site.paths == [] and done.returncode == 0
+        assert done.stderr.count("--allow-private allows it") == 4, done
+        done = run("freshness", repository / "skills", "--online", "--allow-private", "--max-requests", 1)
+        assert site.paths == ["/a"] and done.stderr.count("not asked; --max-requests allows 1") == 3
+        done = run("freshness", repository / "skills", "--online", "--allow-private")
+        assert "is of another origin" in done.stderr

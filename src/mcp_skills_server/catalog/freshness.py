@@ -46,7 +46,7 @@ _PIN: Final = re.compile(
 
 
 class Judgement(NamedTuple):
-    """Things a skill relies on, and their present state.
+    """Things a skill relies on, and the present state of those that were asked.
 
     Attributes:
         shown: the path of its `freshness.toml`, as the operator would type it.
@@ -104,7 +104,7 @@ class Freshness:
             entries = parse_reliances(text)
             located = root.locate(skill.directory)
             repository = _Repository(located.base, located.rest)
-            states = {entry: repository.state(entry) for entry in entries}
+            states = {entry: repository.state(entry) for entry in entries if entry.is_local}
         except OSError as error:  # whose text has the path on this machine
             return Judgement(skill, shown, fault=f"it cannot be read ({error.strerror})")
         except ValueError as error:

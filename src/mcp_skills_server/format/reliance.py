@@ -15,10 +15,11 @@ from mcp_skills_server.model.decoding import load_toml
 FRESHNESS_FILE: Final = "freshness.toml"
 _MAX_RELIANCES: Final = 50
 _MAX_TEXT: Final = 500
-Kind: TypeAlias = Literal["files", "packages"]
+Kind: TypeAlias = Literal["files", "packages", "urls", "tools"]
 _REQUIREMENT: Final = re.compile(r"(@?[A-Za-z0-9][\w./-]*+) *+([<>=].*+)?")
 _NUMBERS: Final = re.compile(r"[0-9.]{1,50}+")
 _BOUND: Final = re.compile(r" *+(>=|==|<) *+([0-9][0-9.]{0,49}+) *+")
+_URL: Final = re.compile(r"https?://[^\s/?#@\\]++(?:[/?][^\s\\]*+)?")
 _COMPARE: Final = {">=": operator.ge, "==": operator.eq, "<": operator.lt}
 
 
@@ -26,20 +27,27 @@ class Reliance(NamedTuple):
     """A thing that a skill relies on.
 
     Attributes:
-        target: a pattern of files, or a requirement of a package.
+        target: a pattern of files, a requirement of a package, a URL, or the name of a tool.
+        server: the URL of the MCP server of a tool.
         seen: the state that was confirmed, a digest or a version; "" before the first time.
         line: its line in the file, or None.
     """
 
     kind: Kind
     target: str
+    server: str = ""
     seen: str = ""
     line: int | None = None
 
     @property
     def key(self) -> str:
         """Its text in messages, and its key in the table `seen`."""
-        return f"{self.kind} {self.target}"
+        return f"{self.kind} {self.target}" + (f" of {self.server}" if self.server else "")
+
+    @property
+    def is_local(self) -> bool:
+        """True if its state is in the repository."""
+        return self.kind in {"files", "packages"}
 
     @property
     def requirement(self) -> tuple[str, Sequence[tuple[str, str]]]:
@@ -74,16 +82,19 @@ def parse_reliances(text: str) -> list[Reliance]:
     tables = load_toml(text)
     seen = _table(tables.pop("seen", {}), "seen")
     lists = _table(tables.pop("relies-on", {}), "relies-on")
+    servers = _table(lists.pop("tools", {}), "tools")
     if unknown := [*tables, *(lists.keys() - set(get_args(Kind)))]:
         raise ValueError(f"{quoted(unknown[0])} is no key; write {', '.join(get_args(Kind))}")
+    groups: list[tuple[Any, str, Any]] = [(kind, "", rows) for kind, rows in lists.items()]
+    groups += [("tools", server, rows) for server, rows in servers.items()]
     lines = text.splitlines()
     entries: list[Reliance] = []
-    for kind, rows in cast("dict[Kind, Any]", lists).items():
+    for kind, server, rows in groups:
         for target in cast("list[Any]", rows if isinstance(rows, list) else [None]):
             if not isinstance(target, str) or not target.isprintable() or len(target) > _MAX_TEXT:
                 raise ValueError(f"{kind} is no list of texts of up to {_MAX_TEXT} characters")
             line = next((n for n, text in enumerate(lines, 1) if target in text), None)
-            entry = Reliance(kind, target, line=line)
+            entry = Reliance(kind, target, server, line=line)
             if not _is_valid(entry):
                 raise ValueError(f"{quoted(entry.key)} is none of these: {_FORMS[kind]}")
             entries.append(entry._replace(seen=str(seen.get(entry.key, ""))))
@@ -116,6 +127,8 @@ def _table(value: object, name: str) -> dict[str, Any]:
 _FORMS: Final[Mapping[Kind, str]] = {
     "files": "a path or pattern below the repository, such as src/**/*.py with at most one **",
     "packages": "a package, or one with bounds such as httpx>=0.27,<1",
+    "urls": "an https URL without a password",
+    "tools": "the name of a tool, in the list of the https URL of its server",
 }
 
 
@@ -125,9 +138,11 @@ def _is_valid(entry: Reliance) -> bool:
         if steps.count("**") > 1:  # each would multiply the folders that are read
             return False
         return {"", ".", "..", ".git"}.isdisjoint(steps) and not re.search(r"[\\:]", entry.target)
-    match = _REQUIREMENT.fullmatch(entry.target)
-    bounds = (match[2] or "==0") if match else ""
-    return all(map(_BOUND.fullmatch, bounds.split(",")))
+    if entry.kind == "packages":
+        match = _REQUIREMENT.fullmatch(entry.target)
+        bounds = (match[2] or "==0") if match else ""
+        return all(map(_BOUND.fullmatch, bounds.split(",")))
+    return _URL.fullmatch(entry.server or entry.target) is not None
 
 
 def _order_of(version: str) -> list[int]:

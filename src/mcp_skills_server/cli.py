@@ -32,6 +32,7 @@ HEADINGS: Final = {
         "validate": "validate.validate",
         "evaluate": "evaluate.evaluate",
         "context": "evaluate.context",
+        "freshness": "freshness.freshness",
         "probe": "probe.probe",
         "scripts": "scripts.scripts",
         "ui": "ui.ui",

@@ -9,6 +9,7 @@ digests, so the caller must allow unverified reads with `unproved`.
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -296,6 +297,18 @@ class SkillsClient:
             if fault:
                 raise UnprovedError(f"{quoted(file.uri)}: {fault}")
         return raw
+
+    async def tool_digests(self) -> dict[str, str]:
+        """Return one digest of the input and output schemas of each tool of the server, by name.
+
+        Raises:
+            MCPError: the server has no tools, or returned an error.
+        """
+        digests: dict[str, str] = {}
+        for tool in await self._pages("tools/list", "tools"):
+            schemas = [tool.get("inputSchema"), tool.get("outputSchema")]
+            digests[str(tool.get("name"))] = digest_of(json.dumps(schemas, sort_keys=True).encode())
+        return digests
 
     async def download(self, skill: ListedSkill, folder: str | os.PathLike[str]) -> Path:
         """Write a skill atomically to a new directory of its name in `folder`, and return that.

@@ -78,6 +78,7 @@ def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeyp
         "name": "one", "path": "one", "uri": "skill://one/SKILL.md", "title": "Thing", "description": "Does one thing.",
         "version": "1.2", "files": 2, "bytes": 84, "origin": None, "problems": 1, "served": True,
         "standing": "served",
+        "stale": False,
     }  # fmt: skip
     assert not bad["served"] and not unusable["served"]
     found = json_of("show", "root", "one")

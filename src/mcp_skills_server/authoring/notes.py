@@ -21,7 +21,7 @@ MAX_TEXT: Final = 1 << 20
 _LICENSES: Final = re.compile(r"licen[cs]e|notice|copying|authors|readme|changelog", re.IGNORECASE)
 """Files that no other file of a skill needs to name."""
 _TOOL_FILES: Final = re.compile(
-    r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|skill\.toml$|skill\.oms\.sig$)"
+    r"(?:^|/)(?:evals|tests?|\.[^/]*|__init__\.py$|(?:skill|freshness)\.toml$|skill\.oms\.sig$)"
 )
 _COLLIDES: Final = 0.8
 """The least share of common words with which two skills collide."""

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Final, Protocol, Self
 
 from mcp_skills_server.catalog.checks import Checks
+from mcp_skills_server.catalog.freshness import Freshness
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index, IndexedSkills
 from mcp_skills_server.catalog.path_map import above, outermost
@@ -104,6 +105,7 @@ class Registry(SkillReader):
         loaded: set when the first scan is done.
         index: as given; None with a gate, which must check every skill anew.
         checks: the problems that only reading every file shows, cached until a skill changes.
+        freshness: what skills rely on, compared with what was confirmed.
 
     Raises:
         TypeError: `roots` is one path and no list.
@@ -136,6 +138,7 @@ class Registry(SkillReader):
             RootState(root, limits, root_gate, self.roots, self.recalls) for root in self.roots
         ]
         self.checks = Checks(self)
+        self.freshness = Freshness(self)
         self._listeners = Listeners()
         self._deferred = Changes({}, {})
         """Changes of which the listeners do not know yet."""

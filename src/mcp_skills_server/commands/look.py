@@ -163,7 +163,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     if options.form == "json":
         say_json(
             {
-                "skills": [_summary(skill, counts[skill.path]) for skill in skills],
+                "skills": [_summary(registry, skill, counts[skill.path]) for skill in skills],
                 "problems": [problem._asdict() for problem in problems],
                 "passed_over": passed,
                 "sources": sources,
@@ -171,7 +171,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
         )
         return int(bool(empty))
     if skills:
-        _say_skills(skills, counts)
+        _say_skills(registry, skills, counts)
     for root in remote:
         revision = root.revision or "unknown, since the copy is incomplete"
         say(f"{root.shown}: revision {revision}", err=True)
@@ -181,7 +181,7 @@ def list_(options: TableOptions, roots: tuple[str, ...]) -> int:
     return int(bool(empty))
 
 
-def _say_skills(skills: Iterable[Skill], counts: Mapping[str, int]) -> None:
+def _say_skills(registry: Registry, skills: Iterable[Skill], counts: Mapping[str, int]) -> None:
     """Print a table of skills; `counts` has the number of problems by path."""
     colours: dict[int, str] = {}
     rows: list[tuple[str, ...]] = []
@@ -191,6 +191,9 @@ def _say_skills(skills: Iterable[Skill], counts: Mapping[str, int]) -> None:
         if skill.standing < Standing.VALID:
             state += f" ({skill.standing.shown})"
             colours[len(rows)] = "red"
+        elif registry.freshness.is_stale(skill):
+            state += " (stale)"
+            colours[len(rows)] = "yellow"
         elif count:
             colours[len(rows)] = "yellow"
         version = identity.version(skill.frontmatter) or ""
@@ -218,11 +221,14 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
     registry = load_registry(roots, options)
     skill = named_skill(registry, name, Standing.UNUSABLE)
     registry.checks.problems_of(skill)
-    problems = registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ())
+    problems = [
+        *registry.checks.survey(registry.snapshot).by_skill.get(skill.path, ()),
+        *registry.freshness.judge(skill).problems,
+    ]
     readable = skill.standing > Standing.UNUSABLE
     with Runtime(registry) as runtime:
         listed = runtime.whole.briefing.shown_part(skill)
-    details: dict[str, Any] = _summary(skill, len(problems)) | {
+    details: dict[str, Any] = _summary(registry, skill, len(problems)) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
@@ -279,7 +285,7 @@ def report_absent(registry: Registry) -> tuple[list[str], list[dict[str, Any]]]:
     return empty, [skipped_root._asdict() for skipped_root in passed]
 
 
-def _summary(skill: Skill, problems: int) -> dict[str, Any]:
+def _summary(registry: Registry, skill: Skill, problems: int) -> dict[str, Any]:
     """Return the fields of a skill with this number of problems that `list` shows."""
     return {
         "name": skill.name,
@@ -294,4 +300,5 @@ def _summary(skill: Skill, problems: int) -> dict[str, Any]:
         "problems": problems,
         "served": skill.standing is Standing.VALID,
         "standing": skill.standing.shown,
+        "stale": registry.freshness.is_stale(skill),
     }

@@ -91,7 +91,9 @@ class Runtime(ClosingMixin):
 
         with self._search_lock:
             if self._search is None:
-                self._search = Search(self.registry, self._embeddings)
+                self._search = Search(
+                    self.registry, self._embeddings, is_stale=self.registry.freshness.is_stale
+                )
         return self._search
 
     def prepare_search(self) -> None:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.skill_set import SkillSet
@@ -136,16 +136,18 @@ class Search:
         skill_set: SkillSet | View,
         embeddings: Embeddings | None = None,
         index: FollowedIndex | None = None,
+        is_stale: Callable[[Skill], bool] | None = None,
     ) -> None:
         self._skill_set = skill_set
         self._embeddings = embeddings
         self._index = index or FollowedIndex(skill_set)
+        self._is_stale = is_stale
 
     def restricted_to(self, skill_set: SkillSet | View) -> Search:
         """Return the search of a part of these skills, with the same index."""
         if skill_set is self._skill_set:
             return self
-        return Search(skill_set, self._embeddings, self._index)
+        return Search(skill_set, self._embeddings, self._index, self._is_stale)
 
     def find(
         self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False
@@ -172,8 +174,21 @@ class Search:
             accepted = (hit for hit in index.find(query, semantic) if accept(hit.skill))
             hits = list(islice(accepted, most * _COPY_FACTOR))
         scores = {hit.skill.path: hit.score for hit in hits}
-        groups = islice(group_copies(hit.skill for hit in hits), most)
-        return [Hit(skill, scores[skill.path], tuple(copies)) for skill, copies in groups]
+        ordered = chain.from_iterable(
+            self._fresh_first([hit.skill for hit in equals])
+            for _, equals in groupby(hits, key=attrgetter("score"))
+        )
+        results: list[Hit] = []
+        for skill, copies in islice(group_copies(ordered), most):
+            first, *others = self._fresh_first([skill, *copies])
+            results.append(Hit(first, scores[first.path], tuple(others)))
+        return results
+
+    def _fresh_first(self, equals: list[Skill]) -> list[Skill]:
+        """Return skills of one rank, the stale ones last; a single one is not judged."""
+        if self._is_stale is None or len(equals) == 1:
+            return equals
+        return sorted(equals, key=self._is_stale)
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Return up to `limit` accepted skills with names similar to words of `query`."""

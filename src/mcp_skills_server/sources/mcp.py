@@ -70,6 +70,11 @@ class McpServer(ListedSource):
             skills, self.warnings = await client.list(), client.refused
         return [Entry(skill.name, _fingerprint(skill), skill) for skill in skills]
 
+    async def tool_digests(self) -> dict[str, str]:
+        """Return a digest of the schemas of each tool of the server, by its name."""
+        async with self._connected(self._fetch.bounds.download_s) as client:
+            return await client.tool_digests()
+
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:
         """Yield a reader of skills over one connection."""

@@ -274,6 +274,7 @@ def _row(
         "tokens": tokens_of(skill),
         "files": len(skill.files),
         "problems": len(survey.by_skill.get(skill.path, ())),
+        "stale": ctx.runtime.registry.freshness.is_stale(skill),
         "standing": skill.standing.shown,
         "left_out": reason_left_out(ctx, skill),
         "loads": used.get(skill.path, _UNUSED).loads,

@@ -247,7 +247,9 @@ def _copies(ctx: Context, skill: Skill) -> list[Skill]:
 def _problems(ctx: Context, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
     """Return the problems of a skill, errors first, each with the path of its file or ""."""
     folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
-    problems = sorted(survey.by_skill.get(skill.path, ()), key=lambda problem: problem.severity)
+    freshness = ctx.runtime.registry.freshness.judge(skill).problems
+    known = [*survey.by_skill.get(skill.path, ()), *freshness]
+    problems = sorted(known, key=lambda problem: problem.severity)
     return [
         (file_of(problem, folder, skill.files), shown_problem(ctx, problem)) for problem in problems
     ]

@@ -15,7 +15,8 @@ import click
 from mcp_skills_server.authoring import context as contexts
 from mcp_skills_server.authoring import evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, TriggerCase
-from mcp_skills_server.authoring.judges import CommandJudge
+from mcp_skills_server.authoring.judges import CommandJudge, JudgeProgram
+from mcp_skills_server.authoring.lift import OutputJudge
 from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
@@ -30,12 +31,12 @@ from mcp_skills_server.commands.fields import (
 )
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
-    RootOptions,
     TextOptions,
     index_of,
     named_skill,
     roots_argument,
 )
+from mcp_skills_server.commands.outputs import OutputOptions, evaluate_outputs
 from mcp_skills_server.commands.printing import (
     progress,
     remark,
@@ -55,7 +56,7 @@ _MAX_BYTES: Final = 16 << 20
 _COLUMNS: Final = ("figure", "value", "basis")
 
 
-class EvaluateOptions(RootOptions):
+class EvaluateOptions(OutputOptions):
     evaluate_prompt: str | None = text(
         "Show the skills that this prompt finds, in order, and the matching words; judge no set. "
         "Exit with 1 if none.",
@@ -107,10 +108,13 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server evaluate ~/skills --prompt "refund the customer"
       mcp-skills-server evaluate ~/skills --cases 'triggers/*.json' --min-pass 0.9
       mcp-skills-server evaluate ~/skills --judge 'python examples/judges/openai.py' --format junit
+      mcp-skills-server evaluate ~/skills --outputs --judge 'python judge.py' --benchmark results
     """
     registry = load_registry(roots, options)
     if options.evaluate_prompt is not None:
         return _rank(options, registry, options.evaluate_prompt)
+    if options.outputs:
+        return _outputs(options, registry)
     cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
     if not cases:
         hint = "write one, or name one with --cases FILE"
@@ -130,10 +134,33 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     else:
         _say_results(results)
     if by_program is not None:
-        cost = f"{by_program.cost_usd:.4f} USD as far as it says so"
-        remark(f"{by_program.program_runs:,} runs of the judge, {cost}")
+        _remark_cost(by_program)
     totals = evaluation.summary(results)
     return int(totals.passed / totals.total < options.min_pass)
+
+
+def _outputs(options: EvaluateOptions, registry: Registry) -> int:
+    if options.judge is None or options.cases or options.form == "junit":
+        hint = "give --judge COMMAND, and leave out --cases and --format junit"
+        raise UsageError(f"--outputs grades evals/evals.json by a program; {hint}")
+    answers = index_of(options.cache_dir)
+    judge = OutputJudge(
+        options.judge,
+        concurrency=options.concurrency,
+        timeout_s=options.judge_timeout,
+        answers=answers,
+        max_calls=options.max_calls,
+        max_usd=options.max_usd,
+    )
+    form, runs = options.form, options.runs
+    code = evaluate_outputs(options, registry, judge, answers, runs=runs, form=form)
+    _remark_cost(judge)
+    return code
+
+
+def _remark_cost(judge: JudgeProgram) -> None:
+    cost = f"{judge.cost_usd:.4f} USD as far as it says so"
+    remark(f"{judge.program_runs:,} runs of the judge, {cost}")
 
 
 def _usable(registry: SkillSet) -> list[Skill]:

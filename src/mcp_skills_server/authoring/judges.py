@@ -26,13 +26,7 @@ _T = TypeVar("_T")
 
 
 class JudgeProgram:
-    """An external program that answers questions, with a cache of its answers.
-
-    Args:
-        command: the program with its arguments, in the quoting of a shell.
-        kind: the kind of its cached answers in the index.
-        timeout_s: limit of one run.
-        answers: the cache of answers between processes.
+    """An external program that answers questions; its answers are cached by `kind`.
 
     Attributes:
         cost_usd: the cost of the runs of this process, as far as the program reports it.

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.authoring.evaluation import read_cases
 from mcp_skills_server.authoring.judges import JudgeProgram, decoded_answer, reported_cost
@@ -39,43 +40,24 @@ _SHOWN: Final = {WITHOUT: "no skill", OLD: "the last version"}
 _KIND: Final = "lift"
 _Z: Final = 1.959964
 """The quantile of the normal distribution for intervals of 95 %."""
-_MAX_ASSERTIONS: Final = 1_000
+_DELTAS: Final = {"pass_rate": "+.2f", "time_seconds": "+.1f", "tokens": "+.0f"}
+"""The figures of a benchmark, and how their differences are written."""
+_MAX_FIGURE: Final = 1e12
 _MAX_BYTES: Final = 16 << 20
 _GIT_S: Final = 20.0
+Runs: TypeAlias = Sequence[Mapping[str, Any]]
+"""The runs of one skill, as benchmark.json has them, with the `model` of each."""
 
 
 class OutputEval(NamedTuple):
-    """A prompt whose output is graded by assertions."""
+    """A prompt whose output is graded by assertions; `inputs` are paths of files in the skill."""
 
     id: Json
     name: str
     prompt: str
     expected_output: str
     assertions: Sequence[str]
-    inputs: Sequence[str]  # paths of files in the skill that the prompt is about
-
-
-class Grading(NamedTuple):
-    """The graded assertions of one run, in skill-creator's form, and what the run took."""
-
-    assertions: Sequence[dict[str, Json]]
-    seconds: float
-    tokens: int
-    model: str
-
-    @property
-    def passed(self) -> int:
-        """Return the number of passed assertions."""
-        return sum(one["passed"] is True for one in self.assertions)
-
-
-class GradedRun(NamedTuple):
-    """One run of an eval in a configuration; `number` counts from 1."""
-
-    of_eval: OutputEval
-    configuration: str
-    number: int
-    grading: Grading
+    inputs: Sequence[str]
 
 
 class Comparison(NamedTuple):
@@ -119,20 +101,13 @@ def read_evals(raw: bytes, where: str) -> list[OutputEval]:
 
 def _listed(entry: Mapping[str, Any], key: str, where: str) -> list[str]:
     """Return the texts of a list; an item may be an object with `text`."""
-    given: Any = entry.get(key)
-    items = cast("list[Any]", given) if isinstance(given, list) else [given]
-    if given is None:
-        return []
+    given: Any = entry.get(key, [])
     texts: list[str] = []
-    for item in items[: _MAX_ASSERTIONS + 1]:
+    for item in cast("list[Any]", given if isinstance(given, list) else [given]):
         value = cast("dict[str, Any]", item).get("text") if isinstance(item, dict) else item
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"{where}: {key!r} is no list of texts")
         texts.append(value.strip())
-    if len(texts) > _MAX_ASSERTIONS:
-        raise UsageError(
-            f"{where}: {key!r} has more than {_MAX_ASSERTIONS:,} items; split the eval"
-        )
     return texts
 
 
@@ -174,78 +149,73 @@ def _encoded(path: str, raw: bytes) -> dict[str, Json]:
 
 
 class OutputJudge(JudgeProgram):
-    """A program that does a prompt and grades its output, within limits of runs and of cost."""
+    """A program that does a prompt and grades its output."""
 
-    def __init__(
-        self,
-        command: str,
-        *,
-        concurrency: int,
-        timeout_s: float,
-        answers: Index,
-        max_calls: int,
-        max_usd: float | None,
-    ) -> None:
-        super().__init__(command, "outputs", timeout_s, answers)
-        self._concurrency = concurrency
-        self._max_calls = max_calls
-        self._max_usd = math.inf if max_usd is None else max_usd
-
-    def grade(self, asked: Sequence[tuple[bytes, int]]) -> list[Grading]:
-        """Return the grading of each question and run.
+    def grade(
+        self, asked: Sequence[tuple[bytes, int]], concurrency: int, max_calls: int
+    ) -> list[dict[str, Any]]:
+        """Return the `result`, `expectations` and `model` of each question and run.
 
         Raises:
-            UsageError: too many are not cached; nothing was run. Or the program fails, or has cost
-                too much; its answers so far are cached.
+            UsageError: more than `max_calls` are not cached, and nothing was run; or the program
+                fails, and its answers so far are cached.
         """
         unique = {self.key(question, run): (question, run) for question, run in asked}
         new = len(unique.keys() - self.known(unique).keys())
-        if new > self._max_calls:
-            hint = "raise it, or give fewer skills or --runs; nothing was run"
-            raise UsageError(f"{new:,} runs are more than --max-calls {self._max_calls:,}; {hint}")
-        pairs = unique.values()
-        threads = ThreadPoolExecutor(self._concurrency, "skills-judge")
+        if new > max_calls:
+            hint = "raise it, or lower --runs"
+            raise UsageError(f"{new:,} runs are more than --max-calls {max_calls:,}; {hint}")
+        threads = ThreadPoolExecutor(concurrency, "skills-judge")
         try:
-            gradings = dict(zip(pairs, threads.map(self._grade_one, pairs), strict=True))
+            graded = dict(zip(unique, threads.map(self._grade_one, unique.values()), strict=True))
         finally:
             threads.shutdown(cancel_futures=True)
-        return [gradings[pair] for pair in asked]
+        return [graded[self.key(*pair)] for pair in asked]
 
-    def _grade_one(self, asked: tuple[bytes, int]) -> Grading:
-        question, run = asked
-        is_cached = bool(self.known([self.key(question, run)]))
-        if self.cost_usd >= self._max_usd and not is_cached:
-            spent = f"the judge has cost {self.cost_usd:.4f} of --max-usd {self._max_usd:g}"
-            raise UsageError(f"{spent}; its answers are cached: raise the limit to go on")
-        wanted: list[str] = load_json(question)["expectations"]
-        return self.ask(question, run, lambda output: _parsed(output, wanted))
+    def _grade_one(self, asked: tuple[bytes, int]) -> dict[str, Any]:
+        return self.ask(*asked, partial(_parsed, load_json(asked[0])))
 
 
-def _parsed(output: str, wanted: Sequence[str]) -> tuple[Grading, float]:
-    """Return the grading that a program printed, and what the run cost."""
-    answer: Any = decoded_answer(output.strip())
-    fields = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+def run_of(
+    of_eval: OutputEval, configuration: str, number: int, graded: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a run as benchmark.json has it."""
+    named = {"eval_id": of_eval.id, "eval_name": of_eval.name}
+    return {**named, "configuration": configuration, "run_number": number, **graded}
+
+
+def _parsed(question: Mapping[str, Any], output: str) -> tuple[dict[str, Any], float]:
+    """Return what a program's output says of a run, and what the run cost."""
+    fields = _object(decoded_answer(output.strip()))
     given: Any = fields.get("expectations")
-    graded: dict[str, dict[str, Json]] = {}
-    for item in cast("list[Any]", given) if isinstance(given, list) else []:
-        one = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
-        if isinstance(one.get("text"), str) and isinstance(one.get("passed"), bool):
-            graded[one["text"]] = {key: one.get(key) for key in ("text", "passed", "evidence")}
-    for text in wanted:
-        if text not in graded:
+    items = cast("list[Any]", given) if isinstance(given, list) else []
+    by_text = {str(_object(item).get("text")): _object(item) for item in items}
+    graded: list[dict[str, Any]] = []
+    for text in question["expectations"]:
+        one = by_text.get(text, {})
+        if not isinstance(one.get("passed"), bool):
             shown = clipped(printable(text))
             raise UsageError(f"the judge did not say whether this passed: {shown}")
-    timing: Any = fields.get("timing")
-    times = cast("dict[str, Any]", timing) if isinstance(timing, dict) else {}
-    seconds, tokens = _number(times, "total_duration_seconds"), _number(times, "total_tokens")
-    model = printable(str(fields.get("model") or ""))[:200]
-    assertions = [graded[text] for text in wanted]
-    return Grading(assertions, seconds, int(tokens), model), reported_cost(fields)
+        graded.append({key: one.get(key, "") for key in ("text", "passed", "evidence")})
+    passed, timing = sum(one["passed"] for one in graded), _object(fields.get("timing"))
+    result = {
+        "pass_rate": round(passed / len(graded), 4),
+        "passed": passed,
+        "failed": len(graded) - passed,
+        "total": len(graded),
+        "time_seconds": _number(timing.get("total_duration_seconds")),
+        "tokens": _number(timing.get("total_tokens")),
+    }
+    model = printable(str(fields.get("model") or ""))
+    return {"result": result, "expectations": graded, "model": model}, reported_cost(fields)
 
 
-def _number(fields: Mapping[str, Any], key: str) -> float:
-    value = fields.get(key)
-    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e12 else 0.0
+def _object(value: Any) -> Mapping[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, (int, float)) and 0 <= value < _MAX_FIGURE else 0
 
 
 def wilson(passed: int, total: int) -> tuple[float, float]:
@@ -267,97 +237,73 @@ def compare_shares(one: tuple[int, int], other: tuple[int, int]) -> Comparison:
     return Comparison(difference, difference - below, difference + above)
 
 
-def totals(runs: Sequence[GradedRun], configuration: str) -> tuple[int, int]:
+def _results(runs: Runs, configuration: str) -> list[dict[str, Any]]:
+    return [run["result"] for run in runs if run["configuration"] == configuration]
+
+
+def totals(runs: Runs, configuration: str) -> tuple[int, int]:
     """Return the passed assertions of a configuration, and all."""
-    gradings = [run.grading for run in runs if run.configuration == configuration]
-    return sum(each.passed for each in gradings), sum(len(each.assertions) for each in gradings)
+    results = _results(runs, configuration)
+    return sum(one["passed"] for one in results), sum(one["total"] for one in results)
 
 
-def comparisons(runs: Sequence[GradedRun]) -> dict[str, Comparison]:
+def comparisons(runs: Runs) -> dict[str, Comparison]:
     """Return the skill against each other configuration."""
-    others = dict.fromkeys(run.configuration for run in runs if run.configuration != WITH)
-    return {other: compare_shares(totals(runs, WITH), totals(runs, other)) for other in others}
+    others = [name for name in _SHOWN if _results(runs, name)]
+    return {name: compare_shares(totals(runs, WITH), totals(runs, name)) for name in others}
 
 
-def notes(runs: Sequence[GradedRun]) -> list[str]:
+def notes(runs: Runs) -> list[str]:
     """Return one sentence for each comparison."""
     sentences: list[str] = []
-    for other, found in comparisons(runs).items():
-        passed, total = totals(runs, WITH)
-        base, base_total = totals(runs, other)
+    passed, total = totals(runs, WITH)
+    for name, against in comparisons(runs).items():
+        base, base_total = totals(runs, name)
         shares = f"{passed:,} of {total:,} assertions, {base:,} of {base_total:,} with"
-        band = f"{found.difference:+.2f} (95 % {found.low:+.2f} to {found.high:+.2f})"
-        sentences.append(f"{found.verdict}: {shares} {_SHOWN[other]}, {band}")
+        band = f"{against.difference:+.2f} (95 % {against.low:+.2f} to {against.high:+.2f})"
+        sentences.append(f"{against.verdict}: {shares} {_SHOWN[name]}, {band}")
     return sentences
 
 
-def benchmark(name: str, path: str, runs: Sequence[GradedRun], count: int) -> dict[str, Any]:
+def benchmark(name: str, path: str, runs: Runs) -> dict[str, Any]:
     """Return skill-creator's benchmark.json, with intervals and verdicts as `lift`."""
-    summary = {run.configuration: _statistics(runs, run.configuration) for run in runs}
-    means = [
-        {key: value["mean"] for key, value in summary[configuration].items()}
-        for configuration in (WITH, WITHOUT)
-    ]
-    forms = {"pass_rate": "+.2f", "time_seconds": "+.1f", "tokens": "+.0f"}
-    delta = {key: format(means[0][key] - means[1][key], form) for key, form in forms.items()}
-    lift = {
-        other: {**found._asdict(), "verdict": found.verdict}
-        for other, found in comparisons(runs).items()
+    names = list(dict.fromkeys(str(run["configuration"]) for run in runs))
+    summary = {name: _statistics(_results(runs, name)) for name in names}
+    bands = {name: wilson(*totals(runs, name)) for name in names}
+    delta = {
+        key: format(summary[WITH][key]["mean"] - summary[WITHOUT][key]["mean"], form)
+        for key, form in _DELTAS.items()
     }
-    bands = {configuration: wilson(*totals(runs, configuration)) for configuration in summary}
+    compared = {
+        name: {**against._asdict(), "verdict": against.verdict}
+        for name, against in comparisons(runs).items()
+    }
     return {
         "metadata": {
             "skill_name": name,
             "skill_path": path,
-            "executor_model": runs[0].grading.model,
-            "analyzer_model": runs[0].grading.model,
+            "executor_model": runs[0]["model"],
+            "analyzer_model": runs[0]["model"],
             "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "evals_run": list(dict.fromkeys(run.of_eval.id for run in runs)),
-            "runs_per_configuration": count,
+            "evals_run": list(dict.fromkeys(run["eval_id"] for run in runs)),
+            "runs_per_configuration": max(run["run_number"] for run in runs),
         },
-        "runs": [_run_json(run) for run in runs],
+        "runs": runs,
         "run_summary": {**summary, "delta": delta},
         "notes": notes(runs),
-        "lift": {"intervals": bands, "comparisons": lift},
+        "lift": {"intervals": bands, "comparisons": compared},
     }
 
 
-def _run_json(run: GradedRun) -> dict[str, Any]:
-    grading = run.grading
-    total = len(grading.assertions)
-    return {
-        "eval_id": run.of_eval.id,
-        "eval_name": run.of_eval.name,
-        "configuration": run.configuration,
-        "run_number": run.number,
-        "result": {
-            "pass_rate": round(grading.passed / total, 4),
-            "passed": grading.passed,
-            "failed": total - grading.passed,
-            "total": total,
-            "time_seconds": grading.seconds,
-            "tokens": grading.tokens,
-        },
-        "expectations": grading.assertions,
-    }
-
-
-def _statistics(runs: Sequence[GradedRun], configuration: str) -> dict[str, dict[str, float]]:
-    gradings = [run.grading for run in runs if run.configuration == configuration]
-    columns: dict[str, list[float]] = {
-        "pass_rate": [each.passed / len(each.assertions) for each in gradings],
-        "time_seconds": [each.seconds for each in gradings],
-        "tokens": [each.tokens for each in gradings],
-    }
-    return {
-        key: {
-            "mean": round(statistics.fmean(values), 4),
-            "stddev": round(statistics.stdev(values), 4) if len(values) > 1 else 0.0,
-            "min": round(min(values), 4),
-            "max": round(max(values), 4),
-        }
-        for key, values in columns.items()
-    }
+def _statistics(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    figures: dict[str, dict[str, float]] = {}
+    for key in _DELTAS:
+        values = [float(result[key]) for result in results]
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        named = {"mean": statistics.fmean(values), "stddev": spread}
+        named |= {"min": min(values), "max": max(values)}
+        figures[key] = {name: round(value, 4) for name, value in named.items()}
+    return figures
 
 
 def remember(answers: Index, files: Files, sentences: Sequence[str]) -> None:
@@ -387,40 +333,27 @@ def last_version(root: str, folder: str, nested: Sequence[str], files: Files) ->
         return None
     relative = Path(folder).relative_to(top)
     inside = relative.as_posix() if relative.parts else ""
-    git = Git(top / ".git", "", "none")
-    left_out = [EVALS, *(f"{path}/" for path in nested)]
-    try:
-        places = pathspecs(inside, [path.rstrip("/") for path in left_out])
-        for commit in read_log(git, places) or ():
-            version = _version(git, commit.id, inside, left_out)
-            if version and _digest(version) != _digest(files):
+    git, left_out = Git(top / ".git", "", "none"), [EVALS.rstrip("/"), *nested]
+    for commit in read_log(git, pathspecs(inside, left_out)) or ():
+        with suppress(GitFailedError, SourceError):  # it may have removed the folder
+            version = _version(git, f"{commit.id}:{inside}", left_out)
+            if _digest(version) != _digest(files):
                 return version
-    except (GitFailedError, SourceError) as error:
-        raise UsageError(f"{folder}: git has no last version ({str(error)[:200]})") from None
     return None
 
 
-def _version(git: Git, commit: str, inside: str, left_out: Sequence[str]) -> Files:
-    """Return the files of a folder in a commit."""
-    tree = f"{commit}:{inside}"
-    try:
-        raw = git.run("ls-tree", "-r", "-z", "--end-of-options", tree, seconds=_GIT_S)
-    except GitFailedError:
-        return {}  # the commit removed the folder
-    blobs: dict[str, tuple[str, bool]] = {}
+def _version(git: Git, tree: str, left_out: Sequence[str]) -> Files:
+    """Return the files of a tree."""
+    raw = git.run("ls-tree", "-r", "-z", "--end-of-options", tree, seconds=_GIT_S)
+    files: dict[str, tuple[bytes, bool]] = {}
     for line in raw.decode("utf-8", "surrogateescape").split("\0"):
         meta, _, path = line.partition("\t")
         is_file = meta.startswith("100")  # neither a link nor a submodule
-        if is_file and not ignored([path]) and not path.startswith(tuple(left_out)):
-            mode, _, blob = meta.split(" ")
-            blobs[path] = blob, mode == "100755"
-    asked = "".join(f"{blob}\n" for blob, _ in blobs.values()).encode()
-    out = io.BytesIO(git.run("cat-file", "--batch", seconds=_GIT_S, given=asked, most=_MAX_BYTES))
-    files: dict[str, tuple[bytes, bool]] = {}
-    for path, (blob, executable) in blobs.items():
-        head = out.readline().split()
-        if len(head) != 3:
-            raise GitFailedError(f"fatal: {blob} is missing; fetch the whole repository")
-        files[path] = out.read(int(head[2])), executable
-        out.read(1)
+        if (
+            is_file
+            and not ignored([path])
+            and not path.startswith(tuple(f"{name}/" for name in left_out))
+        ):
+            blob = git.run("cat-file", "blob", meta.split()[2], seconds=_GIT_S, most=_MAX_BYTES)
+            files[path] = blob, meta.startswith("100755")
     return files

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import anyio
 import click
@@ -15,17 +15,13 @@ import click
 from mcp_skills_server.authoring import context as contexts
 from mcp_skills_server.authoring import evaluation
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, TriggerCase
-from mcp_skills_server.authoring.judges import CommandJudge, JudgeProgram
-from mcp_skills_server.authoring.lift import OutputJudge
+from mcp_skills_server.authoring.judges import CommandJudge
 from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.commands.fields import (
-    count,
     many,
     option,
-    output_format,
-    seconds,
     takes,
     text,
 )
@@ -36,7 +32,7 @@ from mcp_skills_server.commands.options import (
     named_skill,
     roots_argument,
 )
-from mcp_skills_server.commands.outputs import OutputOptions, evaluate_outputs
+from mcp_skills_server.commands.outputs import OutputOptions, evaluate_outputs, remark_cost
 from mcp_skills_server.commands.printing import (
     progress,
     remark,
@@ -69,27 +65,18 @@ class EvaluateOptions(OutputOptions):
         "that skill.",
         "FILE",
     )
-    form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
     min_pass: float = option(
         1.0,
         "Exit with 1 if a smaller share of the cases passes.",
         type=click.FloatRange(0, 1),
         metavar="SHARE",
     )
-    judge: str | None = text(
-        "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default "
-        "the ranking of skills_search decides.",
-        "COMMAND",
-    )
-    runs: int = count(3, "With --judge: how often each prompt is judged.")
     threshold: float = option(
         0.5,
         "With --judge: the share of runs from which on a prompt triggers a skill.",
         type=click.FloatRange(0, 1, min_open=True),
         metavar="SHARE",
     )
-    concurrency: int = count(4, "With --judge: how many runs there may be at once.")
-    judge_timeout: float = seconds(120, "With --judge: how long one run may take.", above=True)
 
 
 @click.command()
@@ -114,7 +101,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     if options.evaluate_prompt is not None:
         return _rank(options, registry, options.evaluate_prompt)
     if options.outputs:
-        return _outputs(options, registry)
+        return evaluate_outputs(options, registry)
     cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
     if not cases:
         hint = "write one, or name one with --cases FILE"
@@ -134,33 +121,9 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     else:
         _say_results(results)
     if by_program is not None:
-        _remark_cost(by_program)
+        remark_cost(by_program)
     totals = evaluation.summary(results)
     return int(totals.passed / totals.total < options.min_pass)
-
-
-def _outputs(options: EvaluateOptions, registry: Registry) -> int:
-    if options.judge is None or options.cases or options.form == "junit":
-        hint = "give --judge COMMAND, and leave out --cases and --format junit"
-        raise UsageError(f"--outputs grades evals/evals.json by a program; {hint}")
-    answers = index_of(options.cache_dir)
-    judge = OutputJudge(
-        options.judge,
-        concurrency=options.concurrency,
-        timeout_s=options.judge_timeout,
-        answers=answers,
-        max_calls=options.max_calls,
-        max_usd=options.max_usd,
-    )
-    form, runs = options.form, options.runs
-    code = evaluate_outputs(options, registry, judge, answers, runs=runs, form=form)
-    _remark_cost(judge)
-    return code
-
-
-def _remark_cost(judge: JudgeProgram) -> None:
-    cost = f"{judge.cost_usd:.4f} USD as far as it says so"
-    remark(f"{judge.program_runs:,} runs of the judge, {cost}")
 
 
 def _usable(registry: SkillSet) -> list[Skill]:

@@ -11,14 +11,14 @@ from typing import Any, Literal, NamedTuple
 import click
 
 from mcp_skills_server.authoring import lift
-from mcp_skills_server.authoring.lift import GradedRun, OutputEval, OutputJudge
+from mcp_skills_server.authoring.judges import JudgeProgram
+from mcp_skills_server.authoring.lift import OutputEval, OutputJudge
 from mcp_skills_server.catalog.bundle import without_nested
-from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.fields import count, flag, option, text
+from mcp_skills_server.commands.fields import count, flag, output_format, seconds, text
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import RootOptions
-from mcp_skills_server.commands.printing import remark, say, say_json, say_table
+from mcp_skills_server.commands.options import RootOptions, index_of
+from mcp_skills_server.commands.printing import remark, say, say_json
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, Standing
@@ -28,7 +28,16 @@ from mcp_skills_server.provenance.difference import Files
 _EVALS_FILE = f"{EVALS}evals.json"
 
 
-class OutputOptions(RootOptions, heading="Outputs"):
+class OutputOptions(RootOptions):
+    form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
+    judge: str | None = text(
+        "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default "
+        "the ranking of skills_search decides.",
+        "COMMAND",
+    )
+    runs: int = count(3, "With --judge: how often each prompt is judged.")
+    concurrency: int = count(4, "With --judge: how many runs there may be at once.")
+    judge_timeout: float = seconds(120, "With --judge: how long one run may take.", above=True)
     outputs: bool = flag(
         "With --judge: do the prompts of evals/evals.json with each skill, without it and with its "
         "last version, and grade the outputs by their assertions. Exit with 1 if a skill harms."
@@ -41,12 +50,6 @@ class OutputOptions(RootOptions, heading="Outputs"):
     max_calls: int = count(
         200, "With --outputs: refuse to begin if more runs of the judge are needed."
     )
-    max_usd: float | None = option(
-        None,
-        "With --outputs: begin no run once the judge has reported this cost.",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="USD",
-    )
     benchmark: str | None = text(
         "With --outputs: the folder for DIR/SKILL/benchmark.json, in skill-creator's form.",
         "DIR",
@@ -54,46 +57,44 @@ class OutputOptions(RootOptions, heading="Outputs"):
     )
 
 
-def evaluate_outputs(
-    options: OutputOptions,
-    registry: Registry,
-    judge: OutputJudge,
-    answers: Index,
-    *,
-    runs: int,
-    form: Literal["table", "json"],
-) -> int:
+def evaluate_outputs(options: OutputOptions, registry: Registry) -> int:
     """Measure each skill that has evals, print the results, and return the exit code.
 
     Raises:
         UsageError: no skill has evals, they need too many runs, or the judge fails.
     """
-    folder = _benchmark_folder(options, registry)
-    planned = _planned(options, registry, runs)
-    slots = [slot for plan in planned for slot in plan.slots]
-    gradings = iter(judge.grade([(question, number) for *_, question, number in slots]))
+    if options.judge is None or options.form == "junit":
+        hint = "give --judge COMMAND, and leave out --format junit"
+        raise UsageError(f"--outputs grades evals/evals.json by a program; {hint}")
+    folder = Path(os.path.realpath(options.benchmark)) if options.benchmark else None
+    if folder is not None and any(folder.is_relative_to(root.path) for root in registry.roots):
+        raise UsageError(f"--benchmark {folder}: lies in a root of skills; name a folder outside")
+    plans, answers = _planned(options, registry), index_of(options.cache_dir)
+    judge = OutputJudge(options.judge, "outputs", options.judge_timeout, answers)
+    asked = [(slot[2], slot[3]) for plan in plans for slot in plan.slots]
+    gradings = iter(judge.grade(asked, options.concurrency, options.max_calls))
     reports: list[dict[str, Any]] = []
-    rows: list[tuple[str, ...]] = []
-    for plan in planned:
-        results = [
-            GradedRun(of_eval, configuration, number, next(gradings))
-            for of_eval, configuration, _, number in plan.slots
-        ]
-        lift.remember(answers, plan.files, lift.notes(results))
-        skill = plan.skill
-        report = lift.benchmark(skill.name, registry.place(skill), results, runs)
+    for plan in plans:
+        runs = [lift.run_of(*slot[:2], slot[3], next(gradings)) for slot in plan.slots]
+        report = lift.benchmark(plan.skill.name, registry.place(plan.skill), runs)
+        lift.remember(answers, plan.files, report["notes"])
         reports.append(report)
-        rows += _rows(skill.path, results)
+        for sentence in report["notes"] if options.form == "table" else ():
+            say(f"{plan.skill.path}: {sentence}")
         if folder is not None:
-            _write(folder / skill.path / "benchmark.json", report)
-    if form == "json":
+            _write(folder / plan.skill.path / "benchmark.json", report)
+    if options.form == "json":
         usage = {"cost_usd": judge.cost_usd, "judge_runs": judge.program_runs}
         say_json({"benchmarks": reports, **usage})
-    else:
-        say_table(("SKILL", "CONFIGURATION", "PASSED", "95 %", "DIFFERENCE", "VERDICT"), rows)
-        say("the bands take assertions as independent of each other; see docs/lift.md")
+    remark_cost(judge)
     verdicts = [one["verdict"] for each in reports for one in each["lift"]["comparisons"].values()]
     return int("harms" in verdicts)
+
+
+def remark_cost(judge: JudgeProgram) -> None:
+    """Say on stderr how often the judge ran, and what it cost."""
+    cost = f"{judge.cost_usd:.4f} USD as far as it says so"
+    remark(f"{judge.program_runs:,} runs of the judge, {cost}")
 
 
 class _Plan(NamedTuple):
@@ -104,7 +105,7 @@ class _Plan(NamedTuple):
     slots: Sequence[tuple[OutputEval, str, bytes, int]]
 
 
-def _planned(options: OutputOptions, registry: Registry, runs: int) -> list[_Plan]:
+def _planned(options: OutputOptions, registry: Registry) -> list[_Plan]:
     old_root = load_registry((options.against,), options) if options.against else None
     plans: list[_Plan] = []
     snapshot = registry.snapshot
@@ -112,16 +113,15 @@ def _planned(options: OutputOptions, registry: Registry, runs: int) -> list[_Pla
         skill = snapshot.skills[path]
         if _EVALS_FILE not in skill.files:
             continue
-        root = registry.roots[skill.root]
-        own = without_nested(skill, skill.nested, root)
-        files = files_of(registry, own)
-        evals = lift.read_evals(files[_EVALS_FILE][0], root.show(own.files[_EVALS_FILE].location))
+        root, files = registry.roots[skill.root], _files(registry, skill)
+        evals = lift.read_evals(files[_EVALS_FILE][0], root.show(skill.files[_EVALS_FILE].location))
         if not evals:
             remark(f"passed over: {path}: its evals have no assertions")
             continue
         versions: dict[str, Files | None] = {lift.WITH: files, lift.WITHOUT: None}
         if old_root is not None:
-            old = _in_root(old_root, path)
+            earlier = old_root.snapshot.skills.get(path)
+            old = _files(old_root, earlier) if earlier is not None else None
         else:
             old = lift.last_version(root.path, registry.place(skill), skill.nested, files)
         if old is None:
@@ -132,7 +132,7 @@ def _planned(options: OutputOptions, registry: Registry, runs: int) -> list[_Pla
             (of_eval, configuration, lift.question_of(of_eval, skill.name, version, files), number)
             for of_eval in evals
             for configuration, version in versions.items()
-            for number in range(1, runs + 1)
+            for number in range(1, options.runs + 1)
         ]
         plans.append(_Plan(skill, files, slots))
     if not plans:
@@ -141,26 +141,9 @@ def _planned(options: OutputOptions, registry: Registry, runs: int) -> list[_Pla
     return plans
 
 
-def _in_root(registry: Registry, path: str) -> Files | None:
-    """Return the files of the skill of this path, or of the only skill there."""
-    skills = registry.snapshot.skills
-    skill = skills.get(path)
-    if skill is None and len(skills) == 1:
-        skill = next(iter(skills.values()))
-    if skill is None:
-        return None
-    return files_of(registry, without_nested(skill, skill.nested, registry.roots[skill.root]))
-
-
-def _benchmark_folder(options: OutputOptions, registry: Registry) -> Path | None:
-    if options.benchmark is None:
-        return None
-    folder = Path(os.path.realpath(options.benchmark))
-    for skill in registry.snapshot.skills.values():
-        if folder.is_relative_to(registry.place(skill)):
-            fault = f"--benchmark {options.benchmark}: lies in the skill {skill.path}"
-            raise UsageError(f"{fault}; name a folder outside")
-    return folder
+def _files(registry: Registry, skill: Skill) -> Files:
+    root = registry.roots[skill.root]
+    return files_of(registry, without_nested(skill, skill.nested, root))
 
 
 def _write(file: Path, report: dict[str, Any]) -> None:
@@ -169,19 +152,3 @@ def _write(file: Path, report: dict[str, Any]) -> None:
         replace_file(file, (json.dumps(report, ensure_ascii=False, indent=2) + "\n").encode(), None)
     except OSError as error:
         raise UsageError(f"{file}: cannot be written ({error.strerror})") from None
-
-
-def _rows(path: str, results: Sequence[GradedRun]) -> list[tuple[str, ...]]:
-    compared = lift.comparisons(results)
-    rows: list[tuple[str, ...]] = []
-    for configuration in (lift.WITH, *compared):
-        passed, total = lift.totals(results, configuration)
-        low, high = lift.wilson(passed, total)
-        difference = verdict = ""
-        if configuration in compared:
-            found = compared[configuration]
-            difference = f"{found.difference:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
-            verdict = found.verdict
-        band = f"{low:.0%} to {high:.0%}"
-        rows.append((path, configuration, f"{passed:,}/{total:,}", band, difference, verdict))
-    return rows

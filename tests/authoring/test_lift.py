@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from commands.calls import invoke, json_of, refusal
 from mcp_skills_server.authoring.lift import compare_shares, read_evals, wilson
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.proposals.store import Proposal, ProposalStore
 from tables import each_row
 from wire import write_skill
 
@@ -28,7 +31,7 @@ question = json.load(sys.stdin)
 with open({log!r}, "a") as file:
     file.write(json.dumps(question) + "\\n")
 skill = question["skill"]
-text = "".join(each["text"] for each in skill["files"]) if skill else ""
+text = "".join(each["text"] for each in skill) if skill else ""
 graded = [
     {{"text": each, "passed": each == "always" or each.removeprefix("word:") in text, "evidence": "seen"}}
     for each in question["expectations"]
@@ -51,8 +54,8 @@ class Bench:
         (self.evals.parent / "files").mkdir(parents=True)
         (self.evals.parent / "files/a.bin").write_bytes(b"\xff\0")
         self.evals.write_text(json.dumps({"skill_name": "minutes", "evals": EVALS}))
-        self.words = ("evaluate", self.root, "--outputs", "--judge", f"{sys.executable} {self.judge}")
-        self.words += ("--cache-dir", folder / "cache")
+        self.judging = ("--outputs", "--judge", f"{sys.executable} {self.judge}")
+        self.words = ("evaluate", self.root, *self.judging, "--cache-dir", folder / "cache")
 
     def write(self, body: str) -> None:
         write_skill(self.root / "minutes", body=body)
@@ -118,9 +121,9 @@ def test_benchmark_has_the_form_of_skill_creator(bench: Bench, tmp_path: Path) -
     assert invoke(*bench.words, "--runs", 2, "--benchmark", tmp_path / "out").return_value == 0
     report = json.loads((tmp_path / "out/minutes/benchmark.json").read_text())
     assert {path: path.read_bytes() for path in bench.root.rglob("*") if path.is_file()} == before
-    assert report["metadata"].items() >= {
-        "skill_name": "minutes", "executor_model": "scripted", "evals_run": [7, 8], "runs_per_configuration": 2
-    }.items()  # fmt: skip
+    about = report["metadata"]
+    assert (about["skill_name"], about["executor_model"]) == ("minutes", "scripted")
+    assert (about["evals_run"], about["runs_per_configuration"]) == ([7, 8], 2)
     assert [*report["run_summary"]] == ["with_skill", "without_skill", "delta"]
     assert report["run_summary"]["delta"] == {"pass_rate": "+0.38", "time_seconds": "+0.0", "tokens": "+20"}
     assert report["run_summary"]["without_skill"] == {
@@ -140,7 +143,7 @@ def test_judge_gets_inputs_but_no_evals_as_files_of_the_skill(bench: Bench) -> N
         [each for each in bench.questions() if bool(each["skill"]) == given] for given in (True, False)
     )
     assert len(with_skill) == len(without) == 2
-    assert {file["path"] for each in with_skill for file in each["skill"]["files"]} == {"SKILL.md"}
+    assert {file["path"] for each in with_skill for file in each["skill"]} == {"SKILL.md"}
     assert sorted(str(each["inputs"]) for each in without) == [
         "[]", "[{'path': 'evals/files/a.bin', 'blob': '/wA='}]"
     ]  # fmt: skip
@@ -206,3 +209,23 @@ def test_missing_parts_are_named(bench: Bench, tmp_path: Path) -> None:
     assert "needs the file evals/files/a.bin, which is not in the skill" in refusal(*bench.words)
     bench.evals.unlink()
     assert "no skill has an evals/evals.json with assertions" in refusal(*bench.words)
+
+
+def test_proposal_shows_what_was_measured_of_it(bench: Bench, tmp_path: Path) -> None:
+    write_skill(tmp_path / "tried/minutes", body="decided owner date")
+    shutil.copytree(bench.evals.parent, tmp_path / "tried/minutes/evals")
+    bench.write("decided")
+    store = ProposalStore(tmp_path / "proposals")
+    with Registry([bench.root]) as registry:
+        base = registry.digest_over(registry.snapshot.skills["minutes"])
+        proposal = Proposal(
+            id="", name="minutes", principal="local", reason="better", base="sha256:0", base_files=base,
+            root=str(bench.root), place=str(bench.root / "minutes"),
+        )  # fmt: skip
+        proposal = store.add(proposal, {"SKILL.md": (tmp_path / "tried/minutes/SKILL.md").read_bytes()})
+    words = ("proposals", "show", proposal.id, "--proposals", tmp_path / "proposals")
+    assert "lift:" not in invoke(*words).stdout
+    invoke("evaluate", tmp_path / "tried", *bench.judging)  # cached where a reviewer looks
+    asked = len(bench.questions())
+    assert "lift: helps: 15 of 15 assertions, 6 of 15 with no skill, +0.60" in invoke(*words).stdout
+    assert len(bench.questions()) == asked  # a review runs no judge

@@ -1,7 +1,7 @@
 """Lift: what a skill changes in a model's outputs, by the assertions of its `evals/evals.json`.
 
 One run of a program does a prompt, with a version of the skill or without it, and grades the
-output. It reads a JSON object from stdin: `prompt`, `skill` (`name` and `files`, or null),
+output. It reads a JSON object from stdin: `prompt`, `skill` (its files, or null),
 `inputs`, `expected_output` and `expectations`. It prints skill-creator's grading, `{"expectations":
 [{"text": ..., "passed": true, "evidence": ...}]}`, and may add `timing`, `model` and `cost_usd`.
 """
@@ -50,14 +50,11 @@ Runs: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class OutputEval(NamedTuple):
-    """A prompt whose output is graded by assertions; `inputs` are paths of files in the skill."""
+    """A prompt whose output is graded: its id and name, what the program is asked, and inputs."""
 
-    id: Json
-    name: str
-    prompt: str
-    expected_output: str
-    assertions: Sequence[str]
-    inputs: Sequence[str]
+    named: Mapping[str, Json]
+    question: Mapping[str, Json]
+    inputs: Sequence[str]  # paths of files in the skill
 
 
 class Comparison(NamedTuple):
@@ -88,14 +85,15 @@ def read_evals(raw: bytes, where: str) -> list[OutputEval]:
     evals: list[OutputEval] = []
     for at, entry in enumerate(cast("dict[str, Any]", decoded)["evals"]):
         of_entry = f"{where}: evals[{at}]"
-        given = [*_listed(entry, "assertions", of_entry), *_listed(entry, "expectations", of_entry)]
-        if given:
-            eval_id, name = entry.get("id", at + 1), entry.get("name") or entry.get("eval_name")
-            files = _listed(entry, "files", of_entry)
-            expected = str(entry.get("expected_output") or "")
-            texts = tuple(dict.fromkeys(given))
-            name = str(name or f"eval-{eval_id}")
-            evals.append(OutputEval(eval_id, name, cases[at].query, expected, texts, files))
+        texts = [*_listed(entry, "assertions", of_entry), *_listed(entry, "expectations", of_entry)]
+        if texts:
+            named = {"eval_id": entry.get("id", at + 1), "eval_name": entry.get("name") or of_entry}
+            question: dict[str, Json] = {
+                "prompt": cases[at].query,
+                "expected_output": entry.get("expected_output"),
+                "expectations": [*dict.fromkeys(texts)],
+            }
+            evals.append(OutputEval(named, question, _listed(entry, "files", of_entry)))
     return evals
 
 
@@ -111,29 +109,15 @@ def _listed(entry: Mapping[str, Any], key: str, where: str) -> list[str]:
     return texts
 
 
-def question_of(of_eval: OutputEval, name: str, skill: Files | None, here: Files) -> bytes:
-    """Return what the program reads; `here` has the eval's input files.
-
-    Raises:
-        UsageError: an input file does not exist.
-    """
-    missing = [path for path in of_eval.inputs if path not in here]
-    if missing:
-        shown = clipped(printable(missing[0]))
-        raise UsageError(
-            f"{name}: {of_eval.name} needs the file {shown}, which is not in the skill"
-        )
-    shown_skill: Json = None
-    if skill is not None:
-        shown_skill = {"name": name, "files": [*map(_encoded, *zip(*_graded(skill), strict=True))]}
-    question: Json = {
-        "prompt": of_eval.prompt,
-        "skill": shown_skill,
-        "inputs": [_encoded(path, here[path][0]) for path in of_eval.inputs],
-        "expected_output": of_eval.expected_output,
-        "expectations": [*of_eval.assertions],
-    }
-    return json.dumps(question).encode()
+def question_of(of_eval: OutputEval, skill: Files | None, here: Files) -> bytes:
+    """Return what the program reads; `here` has the eval's inputs, or UsageError is raised."""
+    for path in of_eval.inputs:
+        if path not in here:
+            fault = f"the file {clipped(printable(path))}, which is not in the skill"
+            raise UsageError(f"{of_eval.named['eval_name']} needs {fault}")
+    files = None if skill is None else [_encoded(path, raw) for path, raw in _graded(skill)]
+    inputs = [_encoded(path, here[path][0]) for path in of_eval.inputs]
+    return json.dumps({**of_eval.question, "skill": files, "inputs": inputs}).encode()
 
 
 def _graded(files: Files) -> list[tuple[str, bytes]]:
@@ -156,9 +140,7 @@ class OutputJudge(JudgeProgram):
     ) -> list[dict[str, Any]]:
         """Return the `result`, `expectations` and `model` of each question and run.
 
-        Raises:
-            UsageError: more than `max_calls` are not cached, and nothing was run; or the program
-                fails, and its answers so far are cached.
+        UsageError is raised before the first run if more than `max_calls` are not cached.
         """
         unique = {self.key(question, run): (question, run) for question, run in asked}
         new = len(unique.keys() - self.known(unique).keys())
@@ -174,14 +156,6 @@ class OutputJudge(JudgeProgram):
 
     def _grade_one(self, asked: tuple[bytes, int]) -> dict[str, Any]:
         return self.ask(*asked, partial(_parsed, load_json(asked[0])))
-
-
-def run_of(
-    of_eval: OutputEval, configuration: str, number: int, graded: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a run as benchmark.json has it."""
-    named = {"eval_id": of_eval.id, "eval_name": of_eval.name}
-    return {**named, "configuration": configuration, "run_number": number, **graded}
 
 
 def _parsed(question: Mapping[str, Any], output: str) -> tuple[dict[str, Any], float]:
@@ -241,46 +215,33 @@ def _results(runs: Runs, configuration: str) -> list[dict[str, Any]]:
     return [run["result"] for run in runs if run["configuration"] == configuration]
 
 
-def totals(runs: Runs, configuration: str) -> tuple[int, int]:
-    """Return the passed assertions of a configuration, and all."""
+def _totals(runs: Runs, configuration: str) -> tuple[int, int]:
     results = _results(runs, configuration)
     return sum(one["passed"] for one in results), sum(one["total"] for one in results)
 
 
-def comparisons(runs: Runs) -> dict[str, Comparison]:
-    """Return the skill against each other configuration."""
-    others = [name for name in _SHOWN if _results(runs, name)]
-    return {name: compare_shares(totals(runs, WITH), totals(runs, name)) for name in others}
-
-
-def notes(runs: Runs) -> list[str]:
-    """Return one sentence for each comparison."""
-    sentences: list[str] = []
-    passed, total = totals(runs, WITH)
-    for name, against in comparisons(runs).items():
-        base, base_total = totals(runs, name)
-        shares = f"{passed:,} of {total:,} assertions, {base:,} of {base_total:,} with"
-        band = f"{against.difference:+.2f} (95 % {against.low:+.2f} to {against.high:+.2f})"
-        sentences.append(f"{against.verdict}: {shares} {_SHOWN[name]}, {band}")
-    return sentences
-
-
-def benchmark(name: str, path: str, runs: Runs) -> dict[str, Any]:
+def benchmark(skill: str, path: str, runs: Runs) -> dict[str, Any]:
     """Return skill-creator's benchmark.json, with intervals and verdicts as `lift`."""
     names = list(dict.fromkeys(str(run["configuration"]) for run in runs))
     summary = {name: _statistics(_results(runs, name)) for name in names}
-    bands = {name: wilson(*totals(runs, name)) for name in names}
+    bands = {name: wilson(*_totals(runs, name)) for name in names}
     delta = {
         key: format(summary[WITH][key]["mean"] - summary[WITHOUT][key]["mean"], form)
         for key, form in _DELTAS.items()
     }
-    compared = {
-        name: {**against._asdict(), "verdict": against.verdict}
-        for name, against in comparisons(runs).items()
-    }
+    compared: dict[str, Json] = {}
+    notes: list[str] = []
+    for name, shown in _SHOWN.items():
+        if name in names:
+            (passed, total), (base, base_total) = _totals(runs, WITH), _totals(runs, name)
+            against = compare_shares((passed, total), (base, base_total))
+            compared[name] = {**against._asdict(), "verdict": against.verdict}
+            shares = f"{passed:,} of {total:,} assertions, {base:,} of {base_total:,} with {shown}"
+            band = f"{against.difference:+.2f} (95 % {against.low:+.2f} to {against.high:+.2f})"
+            notes.append(f"{against.verdict}: {shares}, {band}")
     return {
         "metadata": {
-            "skill_name": name,
+            "skill_name": skill,
             "skill_path": path,
             "executor_model": runs[0]["model"],
             "analyzer_model": runs[0]["model"],
@@ -290,7 +251,7 @@ def benchmark(name: str, path: str, runs: Runs) -> dict[str, Any]:
         },
         "runs": runs,
         "run_summary": {**summary, "delta": delta},
-        "notes": notes(runs),
+        "notes": notes,
         "lift": {"intervals": bands, "comparisons": compared},
     }
 
@@ -334,26 +295,22 @@ def last_version(root: str, folder: str, nested: Sequence[str], files: Files) ->
     relative = Path(folder).relative_to(top)
     inside = relative.as_posix() if relative.parts else ""
     git, left_out = Git(top / ".git", "", "none"), [EVALS.rstrip("/"), *nested]
+    below = tuple(f"{name}/" for name in left_out)
     for commit in read_log(git, pathspecs(inside, left_out)) or ():
         with suppress(GitFailedError, SourceError):  # it may have removed the folder
-            version = _version(git, f"{commit.id}:{inside}", left_out)
+            version = _version(git, f"{commit.id}:{inside}", below)
             if _digest(version) != _digest(files):
                 return version
     return None
 
 
-def _version(git: Git, tree: str, left_out: Sequence[str]) -> Files:
-    """Return the files of a tree."""
+def _version(git: Git, tree: str, left_out: tuple[str, ...]) -> Files:
     raw = git.run("ls-tree", "-r", "-z", "--end-of-options", tree, seconds=_GIT_S)
     files: dict[str, tuple[bytes, bool]] = {}
     for line in raw.decode("utf-8", "surrogateescape").split("\0"):
         meta, _, path = line.partition("\t")
         is_file = meta.startswith("100")  # neither a link nor a submodule
-        if (
-            is_file
-            and not ignored([path])
-            and not path.startswith(tuple(f"{name}/" for name in left_out))
-        ):
+        if is_file and not ignored([path]) and not path.startswith(left_out):
             blob = git.run("cat-file", "blob", meta.split()[2], seconds=_GIT_S, most=_MAX_BYTES)
             files[path] = blob, meta.startswith("100755")
     return files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +13,7 @@ import click
 
 from mcp_skills_server.authoring import lift
 from mcp_skills_server.authoring.judges import JudgeProgram
-from mcp_skills_server.authoring.lift import OutputEval, OutputJudge
+from mcp_skills_server.authoring.lift import OutputJudge
 from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import count, flag, output_format, seconds, text
@@ -58,11 +59,7 @@ class OutputOptions(RootOptions):
 
 
 def evaluate_outputs(options: OutputOptions, registry: Registry) -> int:
-    """Measure each skill that has evals, print the results, and return the exit code.
-
-    Raises:
-        UsageError: no skill has evals, they need too many runs, or the judge fails.
-    """
+    """Measure each skill that has evals, print the results, and return the exit code."""
     if options.judge is None or options.form == "junit":
         hint = "give --judge COMMAND, and leave out --format junit"
         raise UsageError(f"--outputs grades evals/evals.json by a program; {hint}")
@@ -71,11 +68,11 @@ def evaluate_outputs(options: OutputOptions, registry: Registry) -> int:
         raise UsageError(f"--benchmark {folder}: lies in a root of skills; name a folder outside")
     plans, answers = _planned(options, registry), index_of(options.cache_dir)
     judge = OutputJudge(options.judge, "outputs", options.judge_timeout, answers)
-    asked = [(slot[2], slot[3]) for plan in plans for slot in plan.slots]
+    asked = [(question, run) for plan in plans for _, question, run in plan.slots]
     gradings = iter(judge.grade(asked, options.concurrency, options.max_calls))
     reports: list[dict[str, Any]] = []
     for plan in plans:
-        runs = [lift.run_of(*slot[:2], slot[3], next(gradings)) for slot in plan.slots]
+        runs = [{**labels, **next(gradings)} for labels, _, _ in plan.slots]
         report = lift.benchmark(plan.skill.name, registry.place(plan.skill), runs)
         lift.remember(answers, plan.files, report["notes"])
         reports.append(report)
@@ -98,11 +95,11 @@ def remark_cost(judge: JudgeProgram) -> None:
 
 
 class _Plan(NamedTuple):
-    """The runs for one skill: eval, configuration, question and number of each."""
+    """The runs for one skill: the labels in its benchmark, the question and the number of each."""
 
     skill: Skill
     files: Files
-    slots: Sequence[tuple[OutputEval, str, bytes, int]]
+    slots: Sequence[tuple[dict[str, Any], bytes, int]]
 
 
 def _planned(options: OutputOptions, registry: Registry) -> list[_Plan]:
@@ -128,12 +125,12 @@ def _planned(options: OutputOptions, registry: Registry) -> list[_Plan]:
             remark(f"{path}: there is no last version to compare with")
         else:
             versions[lift.OLD] = old
-        slots = [
-            (of_eval, configuration, lift.question_of(of_eval, skill.name, version, files), number)
-            for of_eval in evals
-            for configuration, version in versions.items()
-            for number in range(1, options.runs + 1)
-        ]
+        slots: list[tuple[dict[str, Any], bytes, int]] = []
+        for of_eval, (configuration, version) in product(evals, versions.items()):
+            question = lift.question_of(of_eval, version, files)
+            for number in range(1, options.runs + 1):
+                labels = {"configuration": configuration, "run_number": number}
+                slots.append(({**of_eval.named, **labels}, question, number))
         plans.append(_Plan(skill, files, slots))
     if not plans:
         hint = 'write {"evals": [{"prompt": "...", "expectations": ["..."]}]}'

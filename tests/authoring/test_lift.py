@@ -202,6 +202,12 @@ def test_malformed_evals_are_refused_with_their_file(text: str, message: str) ->
     assert str(caught.value).startswith("evals.json") and message in str(caught.value)
 
 
+def test_odd_fields_of_an_eval_are_read_leniently() -> None:
+    odd = {"id": [1], "name": {}, "prompt": "a", "assertions": None, "expectations": "x", "files": None}
+    (found,) = read_evals(json.dumps({"evals": [odd]}).encode(), "evals.json")
+    assert found.named == {"eval_id": 1, "eval_name": "eval-1"} and found.question["expectations"] == ["x"]
+
+
 def test_missing_parts_are_named(bench: Bench, tmp_path: Path) -> None:
     assert "give --judge COMMAND" in refusal("evaluate", bench.root, "--outputs")
     assert "lies in a root of skills" in refusal(*bench.words, "--benchmark", bench.root / "minutes/out")

@@ -57,7 +57,7 @@ class OutputEval(NamedTuple):
     inputs: Sequence[str]  # paths of files in the skill
 
 
-class Comparison(NamedTuple):
+class Lift(NamedTuple):
     """The difference of two shares of passed assertions, its 95 % interval, and the verdict."""
 
     difference: float
@@ -87,7 +87,9 @@ def read_evals(raw: bytes, where: str) -> list[OutputEval]:
         of_entry = f"{where}: evals[{at}]"
         texts = [*_listed(entry, "assertions", of_entry), *_listed(entry, "expectations", of_entry)]
         if texts:
-            named = {"eval_id": entry.get("id", at + 1), "eval_name": entry.get("name") or of_entry}
+            given = entry.get("id")
+            eval_id = given if isinstance(given, (int, str)) else at + 1
+            named = {"eval_id": eval_id, "eval_name": str(entry.get("name") or f"eval-{eval_id}")}
             question: dict[str, Json] = {
                 "prompt": cases[at].query,
                 "expected_output": entry.get("expected_output"),
@@ -99,7 +101,7 @@ def read_evals(raw: bytes, where: str) -> list[OutputEval]:
 
 def _listed(entry: Mapping[str, Any], key: str, where: str) -> list[str]:
     """Return the texts of a list; an item may be an object with `text`."""
-    given: Any = entry.get(key, [])
+    given: Any = entry.get(key) or []
     texts: list[str] = []
     for item in cast("list[Any]", given if isinstance(given, list) else [given]):
         value = cast("dict[str, Any]", item).get("text") if isinstance(item, dict) else item
@@ -201,14 +203,14 @@ def wilson(passed: int, total: int) -> tuple[float, float]:
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def compare_shares(one: tuple[int, int], other: tuple[int, int]) -> Comparison:
+def compare_shares(one: tuple[int, int], other: tuple[int, int]) -> Lift:
     """Compare (passed, total) of two configurations, by Newcombe's interval from Wilson's."""
     share, base = one[0] / one[1], other[0] / other[1]
     (low, high), (base_low, base_high) = wilson(*one), wilson(*other)
     difference = share - base
     below = math.hypot(share - low, base_high - base)
     above = math.hypot(high - share, base - base_low)
-    return Comparison(difference, difference - below, difference + above)
+    return Lift(difference, difference - below, difference + above)
 
 
 def _results(runs: Runs, configuration: str) -> list[dict[str, Any]]:

@@ -84,8 +84,7 @@ def evaluate_outputs(options: OutputOptions, registry: Registry) -> int:
         usage = {"cost_usd": judge.cost_usd, "judge_runs": judge.program_runs}
         say_json({"benchmarks": reports, **usage})
     remark_cost(judge)
-    verdicts = [one["verdict"] for each in reports for one in each["lift"]["comparisons"].values()]
-    return int("harms" in verdicts)
+    return int(any(note.startswith("harms") for report in reports for note in report["notes"]))
 
 
 def remark_cost(judge: JudgeProgram) -> None:

@@ -210,6 +210,7 @@ def test_odd_fields_of_an_eval_are_read_leniently() -> None:
 
 def test_missing_parts_are_named(bench: Bench, tmp_path: Path) -> None:
     assert "give --judge COMMAND" in refusal("evaluate", bench.root, "--outputs")
+    assert "leave out --cases" in refusal(*bench.words, "--cases", "x.json")
     assert "lies in a root of skills" in refusal(*bench.words, "--benchmark", bench.root / "minutes/out")
     (bench.root / "minutes/evals/files/a.bin").unlink()
     assert "needs the file evals/files/a.bin, which is not in the skill" in refusal(*bench.words)

@@ -59,12 +59,6 @@ class EvaluateOptions(OutputOptions):
         "TEXT",
         "--prompt",
     )
-    cases: tuple[str, ...] = many(
-        "A trigger set to judge in place of those in the skills' evals folders: a file, or "
-        "FILES*.json in quotes. A file that is named as a skill, or lies in its folder, is about "
-        "that skill.",
-        "FILE",
-    )
     min_pass: float = option(
         1.0,
         "Exit with 1 if a smaller share of the cases passes.",

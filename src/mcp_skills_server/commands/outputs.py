@@ -16,7 +16,7 @@ from mcp_skills_server.authoring.judges import JudgeProgram
 from mcp_skills_server.authoring.lift import OutputJudge
 from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.commands.fields import count, flag, output_format, seconds, text
+from mcp_skills_server.commands.fields import count, flag, many, output_format, seconds, text
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import RootOptions, index_of
 from mcp_skills_server.commands.printing import remark, say, say_json
@@ -30,6 +30,12 @@ _EVALS_FILE = f"{EVALS}evals.json"
 
 
 class OutputOptions(RootOptions):
+    cases: tuple[str, ...] = many(
+        "A trigger set to judge in place of those in the skills' evals folders: a file, or "
+        "FILES*.json in quotes. A file that is named as a skill, or lies in its folder, is about "
+        "that skill.",
+        "FILE",
+    )
     form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
     judge: str | None = text(
         "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default "
@@ -60,8 +66,8 @@ class OutputOptions(RootOptions):
 
 def evaluate_outputs(options: OutputOptions, registry: Registry) -> int:
     """Measure each skill that has evals, print the results, and return the exit code."""
-    if options.judge is None or options.form == "junit":
-        hint = "give --judge COMMAND, and leave out --format junit"
+    if options.judge is None or options.cases or options.form == "junit":
+        hint = "give --judge COMMAND, and leave out --cases and --format junit"
         raise UsageError(f"--outputs grades evals/evals.json by a program; {hint}")
     folder = Path(os.path.realpath(options.benchmark)) if options.benchmark else None
     if folder is not None and any(folder.is_relative_to(root.path) for root in registry.roots):

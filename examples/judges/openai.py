@@ -1,4 +1,4 @@
-"""A judge of triggers: asks any endpoint that speaks OpenAI's chat completions.
+"""A judge of triggers and of outputs: asks any endpoint that speaks OpenAI's chat completions.
 
     OPENAI_API_KEY=... mcp-skills-server evaluate ~/skills --judge 'python examples/judges/openai.py gpt-5.5'
 
@@ -19,28 +19,52 @@ RULE = (
 )
 
 
-def main() -> None:
-    """Read a question from stdin and print the names of the skills that the model would load."""
-    question: dict[str, Any] = json.load(sys.stdin)
+GRADING = (
+    "Grade the output of an agent. Say of each expectation, in its exact words, whether the output meets it. "
+    'Answer with a JSON object alone: {"expectations": [{"text": "...", "passed": true, "evidence": "..."}]}.'
+)
+
+
+def ask(system: str, user: str, *, as_json: bool) -> tuple[str, int, float]:
+    """Return the model's answer, its tokens, and its cost in dollars."""
     model = sys.argv[1] if len(sys.argv) > 1 else "gpt-5.5"
     base = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1").rstrip("/")
-    body = {
-        "model": model,
-        "messages": [
-            {"role": "system", "content": f"{RULE}\n\n{question['catalogue']}"},
-            {"role": "user", "content": question["query"]},
-        ],
-        "response_format": {"type": "json_object"},
-    }
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    body: dict[str, Any] = {"model": model, "messages": messages}
+    if as_json:
+        body["response_format"] = {"type": "json_object"}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', '')}"}
     request = urllib.request.Request(f"{base}/chat/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=100) as answer:
         found: dict[str, Any] = json.load(answer)
-    chosen = json.loads(found["choices"][0]["message"]["content"]).get("skills", [])
     usage = found.get("usage") or {}
-    cost = usage.get("prompt_tokens", 0) * float(os.environ.get("PRICE_IN", "0"))
-    cost += usage.get("completion_tokens", 0) * float(os.environ.get("PRICE_OUT", "0"))
-    print(json.dumps({"skills": chosen, "cost_usd": cost / 1e6}))
+    sent, written = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    cost = sent * float(os.environ.get("PRICE_IN", "0")) + written * float(os.environ.get("PRICE_OUT", "0"))
+    return found["choices"][0]["message"]["content"], sent + written, cost / 1e6
+
+
+def outputs(question: dict[str, Any]) -> dict[str, Any]:
+    """Do the prompt, with the skill if there is one, and grade the output."""
+    system = "Do what the user asks. Answer with the result alone."
+    if question["skill"]:
+        system += f"\n\nFollow this skill, given as its files:\n{json.dumps(question['skill'])}"
+    user = question["prompt"]
+    if question["inputs"]:
+        user += f"\n\nThe files:\n{json.dumps(question['inputs'])}"
+    output, tokens, cost = ask(system, user, as_json=False)
+    shown = {key: question[key] for key in ("prompt", "expected_output", "expectations")}
+    graded, _, more = ask(GRADING, json.dumps(shown | {"output": output}), as_json=True)
+    return {**json.loads(graded), "timing": {"total_tokens": tokens}, "cost_usd": cost + more}
+
+
+def main() -> None:
+    """Read a question from stdin and print the names of the skills that the model would load, or its graded output."""
+    question: dict[str, Any] = json.load(sys.stdin)
+    if "expectations" in question:
+        print(json.dumps(outputs(question)))
+        return
+    text, _, cost = ask(f"{RULE}\n\n{question['catalogue']}", question["query"], as_json=True)
+    print(json.dumps({"skills": json.loads(text).get("skills", []), "cost_usd": cost}))
 
 
 if __name__ == "__main__":

@@ -96,7 +96,8 @@ class ModelHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append(request)  # type: ignore[attr-defined]
-        message = {"content": json.dumps({"skills": ["refunds"]})}
+        graded = [{"text": "x", "passed": True, "evidence": "it is there"}]
+        message = {"content": json.dumps({"skills": ["refunds"], "expectations": graded})}
         usage = {"prompt_tokens": 1000, "completion_tokens": 100}
         raw = json.dumps({"choices": [{"message": message}], "usage": usage}).encode()
         self.send_response(200)
@@ -138,6 +139,21 @@ def test_openai_judge_sends_the_catalogue_and_reports_the_cost(tmp_path: Path, m
     assert request["model"] == "m"
     assert QUESTION["catalogue"] in request["messages"][0]["content"]
     assert request["messages"][1]["content"] == "refund it"
+
+
+def test_openai_judge_grades_outputs_with_the_skill(tmp_path: Path, model: ModelServer) -> None:
+    write_skill(tmp_path / "skills/minutes", body="Name an owner.")
+    evals = {"evals": [{"prompt": "Write them.", "expectations": ["x"]}]}
+    (tmp_path / "skills/minutes/evals").mkdir()
+    (tmp_path / "skills/minutes/evals/evals.json").write_text(json.dumps(evals))
+    judge = f"{sys.executable} {ROOT / 'examples/judges/openai.py'} m"
+    words = ("evaluate", "skills", "--outputs", "--judge", judge, "--cache-dir", "cache", "--concurrency", "1")
+    url = f"http://127.0.0.1:{model.server_port}/v1"
+    command = [sys.executable, "-m", "mcp_skills_server", *words]
+    done = run(*command, cwd=tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="k", PRICE_IN="1")
+    assert done.returncode == 0 and "6 runs of the judge, 0.0120 USD" in done.stderr
+    systems = [request["messages"][0]["content"] for request in model.requests[::2]]
+    assert ["Name an owner." in system for system in systems] == [True] * 3 + [False] * 3
 
 
 AGENT = """#!{python}

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import anyio
 import click
@@ -20,22 +20,19 @@ from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.commands.fields import (
-    count,
     many,
     option,
-    output_format,
-    seconds,
     takes,
     text,
 )
 from mcp_skills_server.commands.opening import load_registry
 from mcp_skills_server.commands.options import (
-    RootOptions,
     TextOptions,
     index_of,
     named_skill,
     roots_argument,
 )
+from mcp_skills_server.commands.outputs import OutputOptions, evaluate_outputs, remark_cost
 from mcp_skills_server.commands.printing import (
     progress,
     remark,
@@ -55,40 +52,25 @@ _MAX_BYTES: Final = 16 << 20
 _COLUMNS: Final = ("figure", "value", "basis")
 
 
-class EvaluateOptions(RootOptions):
+class EvaluateOptions(OutputOptions):
     evaluate_prompt: str | None = text(
         "Show the skills that this prompt finds, in order, and the matching words; judge no set. "
         "Exit with 1 if none.",
         "TEXT",
         "--prompt",
     )
-    cases: tuple[str, ...] = many(
-        "A trigger set to judge in place of those in the skills' evals folders: a file, or "
-        "FILES*.json in quotes. A file that is named as a skill, or lies in its folder, is about "
-        "that skill.",
-        "FILE",
-    )
-    form: Literal["table", "json", "junit"] = output_format("table", "json", "junit")
     min_pass: float = option(
         1.0,
         "Exit with 1 if a smaller share of the cases passes.",
         type=click.FloatRange(0, 1),
         metavar="SHARE",
     )
-    judge: str | None = text(
-        "A program that chooses skills for a prompt, such as examples/judges/openai.py. By default "
-        "the ranking of skills_search decides.",
-        "COMMAND",
-    )
-    runs: int = count(3, "With --judge: how often each prompt is judged.")
     threshold: float = option(
         0.5,
         "With --judge: the share of runs from which on a prompt triggers a skill.",
         type=click.FloatRange(0, 1, min_open=True),
         metavar="SHARE",
     )
-    concurrency: int = count(4, "With --judge: how many runs there may be at once.")
-    judge_timeout: float = seconds(120, "With --judge: how long one run may take.", above=True)
 
 
 @click.command()
@@ -107,10 +89,13 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
       mcp-skills-server evaluate ~/skills --prompt "refund the customer"
       mcp-skills-server evaluate ~/skills --cases 'triggers/*.json' --min-pass 0.9
       mcp-skills-server evaluate ~/skills --judge 'python examples/judges/openai.py' --format junit
+      mcp-skills-server evaluate ~/skills --outputs --judge 'python judge.py' --benchmark results
     """
     registry = load_registry(roots, options)
     if options.evaluate_prompt is not None:
         return _rank(options, registry, options.evaluate_prompt)
+    if options.outputs:
+        return evaluate_outputs(options, registry)
     cases = _given_cases(registry, options.cases) if options.cases else _own_cases(registry)
     if not cases:
         hint = "write one, or name one with --cases FILE"
@@ -130,8 +115,7 @@ def evaluate(options: EvaluateOptions, roots: tuple[str, ...]) -> int:
     else:
         _say_results(results)
     if by_program is not None:
-        cost = f"{by_program.cost_usd:.4f} USD as far as it says so"
-        remark(f"{by_program.program_runs:,} runs of the judge, {cost}")
+        remark_cost(by_program)
     totals = evaluation.summary(results)
     return int(totals.passed / totals.total < options.min_pass)
 

@@ -7,12 +7,13 @@ from typing import Literal
 
 import click
 
+from mcp_skills_server.authoring import lift
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.commands.features.records import AuditOptions, start_audit
 from mcp_skills_server.commands.fields import flag, many, option, output_format, takes
 from mcp_skills_server.commands.opening import proposals_at
-from mcp_skills_server.commands.options import ProposalOptions
+from mcp_skills_server.commands.options import ProposalOptions, index_of
 from mcp_skills_server.commands.printing import say, say_json, say_lines, say_table
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.proposals import approval
@@ -105,6 +106,7 @@ def show(options: LookOptions, id_: str) -> None:
     if reviewed.is_outdated:
         say("  outdated: the skill has changed since; it cannot be approved")
     notes = {"wrong": reviewed.problems, "script": reviewed.scripts, "alike": reviewed.alike}
+    notes["lift"] = lift.recall(index_of(None), reviewed.after)
     for name, lines in notes.items():
         for line in lines:
             say(f"  {name}: {line}")

@@ -77,8 +77,7 @@ def test_groups_are_read_from_the_configured_claim(claim: str, changes: dict[str
 
 
 @each_row(
-    ("username", "label"),
-    [("a" * 100, "a" * 100), (["ann"], ""), ("ann\nuser:admin", ""), ("a" * 101, ""), (None, "")],
+    ("username", "label"), [("a" * 100, "a" * 100), (["ann"], ""), ("ann\nuser:admin", ""), ("a" * 101, ""), (None, "")]
 )
 def test_preferred_username_is_a_label_without_effect_on_grants(username: Any, label: str) -> None:
     principal, _ = verify(signed(claims(preferred_username=username)))

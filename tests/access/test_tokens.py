@@ -99,10 +99,7 @@ def test_token_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_world_readable_token_file_causes_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"alpha={SECRET}\n")
-    for mode, messages in (
-        (0o600, []),
-        (0o644, [f"{path} can be read by every user of this machine; chmod o-rwx it"]),
-    ):
+    for mode, messages in ((0o600, []), (0o644, [f"{path} can be read by every user of this machine; chmod o-rwx it"])):
         path.chmod(mode)
         assert [token.name for token in read_token_file(str(path)).require_valid()] == ["alpha"]
         assert caplog.messages == messages

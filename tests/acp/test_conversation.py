@@ -223,9 +223,7 @@ def stored_characters(conversation: Conversation) -> int:
     return sum(len(text or "") for text in conversation._agent_updates._texts.values())
 
 
-def test_update_before_the_response_is_stored_until_its_session_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_update_before_the_response_is_stored_until_its_session_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = open_conversation()
     conversation.to_agent(request(2, "session/new", mcpServers=[]))
     for session_id in ("t", "none"):
@@ -246,9 +244,7 @@ def test_update_before_the_response_is_stored_until_its_session_is_known(
     assert stored_characters(conversation) == 0
 
 
-def test_session_without_stored_agent_commands_gets_no_announcement(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_session_without_stored_agent_commands_gets_no_announcement(monkeypatch: pytest.MonkeyPatch) -> None:
     """An announcement without the agent's own commands would remove them."""
     monkeypatch.setattr(module, "_MAX_BYTES", 5000)
     conversation = open_conversation()

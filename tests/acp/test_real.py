@@ -39,8 +39,7 @@ async def connected(root: Path, **opted_in: Any) -> AsyncGenerator[tuple[RealCli
     async with client.spawn(*command) as (agent, process):
         meta = {dialect.META_KEY: opted_in} if opted_in else None
         result = await agent.initialize(
-            protocol_version=acp.PROTOCOL_VERSION,
-            client_capabilities=acp.schema.ClientCapabilities(field_meta=meta),
+            protocol_version=acp.PROTOCOL_VERSION, client_capabilities=acp.schema.ClientCapabilities(field_meta=meta)
         )
         assert result.protocol_version == acp.PROTOCOL_VERSION
         await client.next_message()

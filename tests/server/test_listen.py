@@ -86,10 +86,7 @@ async def test_uris_of_one_stream_are_bounded_in_number_and_total_length() -> No
     notifier = Notifier(Settings())
     many = [f"skill://a/{number:04}" for number in range(1025)]
     longest = [f"skill://a/{number:04086}" for number in range(9)]  # 4,096 characters each
-    for uris, message in (
-        (many, "at most 1024"),
-        ([*longest[:8], "skill://a"], "at most 32,768 characters"),
-    ):
+    for uris, message in ((many, "at most 1024"), ([*longest[:8], "skill://a"], "at most 32,768 characters")):
         with pytest.raises(RequestError, match=message):
             await Listener(*uris).run(notifier, None)
     async with listeners(notifier) as start:

@@ -55,12 +55,7 @@ def prompt_names(registry: Registry, settings: Settings | None = None) -> list[s
 
 
 def get_prompt(
-    registry: Registry,
-    name: Any,
-    settings: Settings | None = None,
-    *,
-    client: str | None = None,
-    **arguments: Any,
+    registry: Registry, name: Any, settings: Settings | None = None, *, client: str | None = None, **arguments: Any
 ) -> dict[str, Any]:
     params = {"name": name, "arguments": arguments or None}
     result = result_of(prompts.get_prompt, registry, settings or Settings(), params, client)

@@ -23,17 +23,7 @@ from mcp_skills_server.model import Standing
 from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
 from web.http_wire import HELLO
-from wire import (
-    COMMAND,
-    DEADLINE,
-    FIXTURES,
-    META,
-    SLOW_LOAD,
-    Era,
-    Wire,
-    serving,
-    write_skill,
-)
+from wire import COMMAND, DEADLINE, FIXTURES, META, SLOW_LOAD, Era, Wire, serving, write_skill
 
 
 def message(**fields: Any) -> bytes:

@@ -216,10 +216,7 @@ def test_options_prefer_a_tag_and_load_dependencies(tmp_path: Path) -> None:
             fields = "\ntags: [team]\ndependencies: {skills: [s7]}"
         description = f"{'Does much. ' * 9}Use for {number}.{fields}"
         write_skill(tmp_path / f"s{number}", description=description)
-    for options, loaded in (
-        ((), ["s70"]),
-        (("--prefer", "team", "--load-dependencies"), ["s7", "s70"]),
-    ):
+    for options, loaded in (((), ["s70"]), (("--prefer", "team", "--load-dependencies"), ["s7", "s70"])):
         with local_serving(tmp_path, *options, "--catalog-chars", "1500", era="modern", opened=False) as wire:
             assert ("\n- s70: " in wire.open()["instructions"]) is bool(options)
             assert wire.every_skill()[0]["name"] == ("s70" if options else "s0")

@@ -19,17 +19,7 @@ import pytest
 
 from mcp_skills_server.web import mcp
 from tables import each_row
-from web.http_wire import (
-    HELLO,
-    HttpClient,
-    Stream,
-    Target,
-    client,
-    exchange,
-    http_serving,
-    patched,
-    startup_error,
-)
+from web.http_wire import HELLO, HttpClient, Stream, Target, client, exchange, http_serving, patched, startup_error
 from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, META, SLOW_LOAD, Era, write_skill
 

@@ -43,12 +43,7 @@ class SlotTable:
     ("limit", "connections", "evicted", "spare"),
     [
         # First a silent one of the largest client, before admitted ones; then one of its own.
-        (
-            5,
-            "good-resting good-resting good-resting bad-silent bad-silent new-silent bad-silent",
-            [3, 4],
-            [],
-        ),
+        (5, "good-resting good-resting good-resting bad-silent bad-silent new-silent bad-silent", [3, 4], []),
         # When all are busy, a newcomer gets a spare slot.
         (2, "a-busy b-busy c-busy d-silent", [], [2, 3]),
         # On spare slots, too, silent ones are evicted before busy ones.
@@ -151,12 +146,7 @@ def test_authenticated_connection_counts_for_its_token() -> None:
 ACTIONS = ("stay", "stay", "admit", "leave")
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abc"), st.sampled_from(State), st.sampled_from(ACTIONS)),
-        max_size=60,
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(State), st.sampled_from(ACTIONS)), max_size=60))
 def test_slots_never_exceed_limit_and_are_evicted_once(steps: list[tuple[str, State, str]]) -> None:
     table = SlotTable(4, spare=2)
     connected: list[Slot] = []
@@ -180,9 +170,7 @@ def named_slot(closed: list[str], name: str) -> Slot:
     return Slot(Slots(1, 1), Owner(name.partition(" ")[0]), lambda: closed.append(name))
 
 
-def test_client_with_most_unread_bytes_loses_its_oldest_connection(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_client_with_most_unread_bytes_loses_its_oldest_connection(caplog: pytest.LogCaptureFixture) -> None:
     closed: list[str] = []
     unread = Unread(most=10 * MIB)
     greedy = [named_slot(closed, f"greedy {number}") for number in range(5)]

@@ -92,11 +92,7 @@ NEEDED = 1000 + 8 + 136
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 @each_row(
     ("limits", "raised", "slots"),
-    [
-        ((NEEDED + 1, NEEDED + 2), [], 1000),
-        ((300, NEEDED), [NEEDED], 1000),
-        ((300, NEEDED - 1), [NEEDED - 1], 999),
-    ],
+    [((NEEDED + 1, NEEDED + 2), [], 1000), ((300, NEEDED), [NEEDED], 1000), ((300, NEEDED - 1), [NEEDED - 1], 999)],
 )
 def test_limit_of_open_files_is_raised_up_to_hard_limit(
     limits: tuple[int, int],
@@ -117,10 +113,7 @@ def test_limit_of_open_files_is_raised_up_to_hard_limit(
 
 
 @linux
-@each_row(
-    ("limit", "count", "options"),
-    [(1024, 1100, ()), (1024, 1100, ("--max-connections", "50")), (20, 200, ())],
-)
+@each_row(("limit", "count", "options"), [(1024, 1100, ()), (1024, 1100, ("--max-connections", "50")), (20, 200, ())])
 def test_silent_connections_beyond_all_limits_block_no_client(limit: int, count: int, options: tuple[str, ...]) -> None:
     with http_serving(FIXTURES, *options, command=with_open_files(limit)) as server:
         server.until_ready()

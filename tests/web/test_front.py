@@ -66,8 +66,7 @@ def test_any_header_text_is_decided_without_error(header: str) -> None:
 
 
 @each_row(
-    "header",
-    ["localhost", "LocalHost:8000", "localhost:", "127.0.0.1", "127.0.0.1:65535", "[::1]", "[::1]:8000"],
+    "header", ["localhost", "LocalHost:8000", "localhost:", "127.0.0.1", "127.0.0.1:65535", "[::1]", "[::1]:8000"]
 )
 def test_loopback_names_are_allowed_on_loopback(header: str) -> None:
     assert loopback_policy("mcp.example.com").host_allowed(header)
@@ -230,11 +229,7 @@ NO_VALID_TOKEN = "refused a request without a valid token"
     ],
 )
 def test_refusal_emits_event_with_reason_and_one_rate_limited_warning(
-    status: int,
-    reason: str,
-    warning: str,
-    headers: list[tuple[str, str]],
-    caplog: pytest.LogCaptureFixture,
+    status: int, reason: str, warning: str, headers: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     emitted: list[tuple[str, str | None, str | None]] = []
     events = Events()

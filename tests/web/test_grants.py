@@ -102,9 +102,7 @@ def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Pa
         assert names(ann) == ["tax"]
 
 
-def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_reconnect(
-    folder: Path,
-) -> None:
+def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_reconnect(folder: Path) -> None:
     def set_groups(groups: str) -> None:
         token_file(folder, f"ann={ANN} groups={groups}", f"bob={BOB}")
 

@@ -188,10 +188,7 @@ def proxied_server(
 def test_idle_stream_outlasts_timeout_of_proxy(proxy_class: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
     timeout = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[proxy_class]
     edits, command = [(f"{timeout} 60s", f"{timeout} 1s")], pinging(0.3)
-    with (
-        proxied_server(proxy_class, tmp_path, edits=edits, command=command) as proxy,
-        client(proxy, era) as listener,
-    ):
+    with proxied_server(proxy_class, tmp_path, edits=edits, command=command) as proxy, client(proxy, era) as listener:
         assert listener.read("skill://a/guide.md") == b"guide"
         stream = listener.hear()
         for _ in range(6):  # nearly two seconds

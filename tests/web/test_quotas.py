@@ -110,10 +110,7 @@ def test_quotas_limit_streams_sessions_and_blob_bytes(tmp_path: Path, sandbox_mo
 
     quota = "streams = 1\nruntime-sessions = 1\nblob-bytes = 200_000"
     options = ("--allow-scripts", "--sandbox", sandbox_mode)
-    with (
-        quota_server(tmp_path, quota, *options) as server,
-        client(server, "modern", token=TOKENS["alpha"]) as alpha,
-    ):
+    with quota_server(tmp_path, quota, *options) as server, client(server, "modern", token=TOKENS["alpha"]) as alpha:
         first = alpha.listen(skillsListChanged=True)
         second = alpha.post(alpha.message("subscriptions/listen", {"notifications": {}}))
         assert second.error[:2] == (503, 429) and second.messages[0]["error"]["data"] == {"quota": "streams"}
@@ -241,11 +238,7 @@ def test_table_with_who_sets_each_quota_of_its_principals(
     ("blob-bytes", (100_000, 300_000), store_exactly), ("unread-bytes", (10_000, 100 * MIB), leave_unread_exactly),
 ])  # fmt: skip
 def test_table_with_who_sets_quotas_of_bytes(
-    tmp_path: Path,
-    sandbox_mode: str,
-    quota: str,
-    limits: tuple[int, int],
-    use_exactly: Callable[[Any, str, int], None],
+    tmp_path: Path, sandbox_mode: str, quota: str, limits: tuple[int, int], use_exactly: Callable[[Any, str, int], None]
 ) -> None:
     small, large = limits
     write_skill(tmp_path / "skills" / "one", large_txt="0123456789abcde\n" * (8 << 16))

@@ -11,16 +11,7 @@ from typing import Any
 
 import pytest
 
-from web.http_wire import (
-    HELLO,
-    MCP_HEADERS,
-    HttpClient,
-    Target,
-    client,
-    startup_error,
-    token_file,
-    wait_until,
-)
+from web.http_wire import HELLO, MCP_HEADERS, HttpClient, Target, client, startup_error, token_file, wait_until
 from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, Era, write_skill
 
@@ -116,10 +107,7 @@ def test_idle_session_is_closed_unless_it_has_stream(tmp_path: Path) -> None:
 
 
 def test_session_is_bound_to_token_that_opened_it(guarded: Target) -> None:
-    with (
-        client(guarded, "legacy", token=ALPHA) as owner,
-        client(guarded, "legacy", token=BETA) as thief,
-    ):
+    with client(guarded, "legacy", token=ALPHA) as owner, client(guarded, "legacy", token=BETA) as thief:
         for method, body in REQUESTS:
             reply = guarded.send(method, body=body, headers=with_session(thief, owner.session))
             assert reply.error == (404, -32001, None)
@@ -204,11 +192,7 @@ def test_id_is_reusable_once_its_request_has_ended() -> None:
 
 def test_cancelled_request_is_answered_and_frees_its_id() -> None:
     gate = threading.Event()
-    with (
-        app_serving(FIXTURES, gate=gate) as server,
-        client(server, "legacy") as sender,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with app_serving(FIXTURES, gate=gate) as server, client(server, "legacy") as sender, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(sender.post, {"jsonrpc": "2.0", "method": "skills/list", "id": 7})
 
         def is_cancelled() -> bool:

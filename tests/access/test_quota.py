@@ -80,15 +80,12 @@ def test_claim_never_evicts_keys_of_another_owner(claims: list[tuple[Owner | Non
         assert len(quota) == sum(map(len, held.values()))
 
 
-@each_row(
-    ("token", "address", "owner"),
-    [
-        (ANN, "192.0.2.1", ANN), (None, "192.0.2.1", "address 192.0.2.1"), (None, "::1", "address ::1"),
-        (None, "::ffff:192.0.2.1", "address 192.0.2.1"), (None, "fe80::1%eth0", "address fe80::/64"),
-        (None, "2001:db8:1:2:3:4:5:6", "address 2001:db8:1:2::/64"), (None, "testclient", "address testclient"),
-        (None, "2001:db8:1:2:ffff::", "address 2001:db8:1:2::/64"), (None, "", None), (None, None, None),
-    ],
-)  # fmt: skip
+@each_row(("token", "address", "owner"), [
+    (ANN, "192.0.2.1", ANN), (None, "192.0.2.1", "address 192.0.2.1"), (None, "::1", "address ::1"),
+    (None, "::ffff:192.0.2.1", "address 192.0.2.1"), (None, "fe80::1%eth0", "address fe80::/64"),
+    (None, "2001:db8:1:2:3:4:5:6", "address 2001:db8:1:2::/64"), (None, "testclient", "address testclient"),
+    (None, "2001:db8:1:2:ffff::", "address 2001:db8:1:2::/64"), (None, "", None), (None, None, None),
+])  # fmt: skip
 def test_owner_is_token_or_else_address_prefix(token: str | None, address: str | None, owner: str | None) -> None:
     assert owner_of(token, address) == (owner and Owner(owner))
 

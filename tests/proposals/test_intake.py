@@ -93,39 +93,33 @@ def assert_refused(top: Path, draft: Proposal, files: dict[str, str | None], mes
     assert sorted(entry.name for entry in top.iterdir()) == ["proposals", "skills"]
 
 
-@each_row(
-    "files, message",
-    [
-        ({"../coffee/SKILL.md": "x"}, "leads out"), ({"/etc/passwd": "x"}, "absolute"), ({"C:/x": "x"}, "drive"),
-        ({"a\\b": "x"}, "backslash"), ({"a//b": "x"}, "plain path"), ({"a\nb": "x"}, "control character"),
-        ({".git/config": "x"}, "never served"), ({".envrc": "x"}, "never served"),
-        ({"node_modules/a.js": "x"}, "never served"), ({"a.md": "x", "A.md": "x"}, "A.md|a.md"),
-        ({"a": "x", "a/b": "x"}, "a"), ({"con.md": "x"}, "Windows"), ({"in/SKILL.md": manifest("in")}, "at its top"),
-        ({"in/skill.md": manifest("in")}, "at its top"),
-        ({SKILL_MD: "# no frontmatter"}, "would not be valid"), ({SKILL_MD: manifest("black")}, "would not be valid"),
-        ({SKILL_MD: manifest("green") + HIDDEN}, "cannot see"), ({f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
-        ({"a.md": "\u202eevil"}, "cannot see"), ({"a.md": "\x1b[2K"}, "cannot see"), ({"a.md": "\0"}, "cannot see"),
-        ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * (MAX_BYTES - len(manifest("green")) + 1)}, "524,288 bytes"),
-        ({"a.md": "\n" * (MAX_LINES + 1)}, "more than 2,000 lines"), ({"gone.md": None}, "no skill"),
-        ({f"a{number}.md": "" for number in range(MAX_FILES)}, "at most 100 files"),
-        ({"pyvenv.cfg": "x"}, "leave out pyvenv.cfg"),
-        ({f"{number}.bin": POINTER for number in range(11)}, r"^([^\n]*lfs-pointer){10}[^\n]*Correct this(?!.*lfs-p)"),
-    ],
-)  # fmt: skip
+@each_row("files, message", [
+    ({"../coffee/SKILL.md": "x"}, "leads out"), ({"/etc/passwd": "x"}, "absolute"), ({"C:/x": "x"}, "drive"),
+    ({"a\\b": "x"}, "backslash"), ({"a//b": "x"}, "plain path"), ({"a\nb": "x"}, "control character"),
+    ({".git/config": "x"}, "never served"), ({".envrc": "x"}, "never served"),
+    ({"node_modules/a.js": "x"}, "never served"), ({"a.md": "x", "A.md": "x"}, "A.md|a.md"),
+    ({"a": "x", "a/b": "x"}, "a"), ({"con.md": "x"}, "Windows"), ({"in/SKILL.md": manifest("in")}, "at its top"),
+    ({"in/skill.md": manifest("in")}, "at its top"),
+    ({SKILL_MD: "# no frontmatter"}, "would not be valid"), ({SKILL_MD: manifest("black")}, "would not be valid"),
+    ({SKILL_MD: manifest("green") + HIDDEN}, "cannot see"), ({f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
+    ({"a.md": "\u202eevil"}, "cannot see"), ({"a.md": "\x1b[2K"}, "cannot see"), ({"a.md": "\0"}, "cannot see"),
+    ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * (MAX_BYTES - len(manifest("green")) + 1)}, "524,288 bytes"),
+    ({"a.md": "\n" * (MAX_LINES + 1)}, "more than 2,000 lines"), ({"gone.md": None}, "no skill"),
+    ({f"a{number}.md": "" for number in range(MAX_FILES)}, "at most 100 files"),
+    ({"pyvenv.cfg": "x"}, "leave out pyvenv.cfg"),
+    ({f"{number}.bin": POINTER for number in range(11)}, r"^([^\n]*lfs-pointer){10}[^\n]*Correct this(?!.*lfs-p)"),
+])  # fmt: skip
 def test_invalid_files_are_refused(files: dict[str, str | None], message: str, tmp_path: Path) -> None:
     assert_refused(tmp_path, DRAFT, {**GREEN, **files}, message)
 
 
-@each_row(
-    "field, value, message",
-    [
-        ("name", "../green", "leads out"), ("name", "/green", "absolute"), ("name", "", "absolute|plain"),
-        ("name", "group", "in or around"), ("name", "coffee/inner", "in or around"), ("name", "Coffee", "in or around"),
-        ("name", ".hidden", "not a name that is served"), ("name", f"green{HIDDEN}", "invisible"),
-        ("name", "a/" * 40 + "green", "deep"), ("reason", "", "reason"), ("reason", "   ", "reason"),
-        ("reason", "x" * 2_001, "reason"), ("reason", f"a{HIDDEN}b", "reason"),
-    ],
-)  # fmt: skip
+@each_row("field, value, message", [
+    ("name", "../green", "leads out"), ("name", "/green", "absolute"), ("name", "", "absolute|plain"),
+    ("name", "group", "in or around"), ("name", "coffee/inner", "in or around"), ("name", "Coffee", "in or around"),
+    ("name", ".hidden", "not a name that is served"), ("name", f"green{HIDDEN}", "invisible"),
+    ("name", "a/" * 40 + "green", "deep"), ("reason", "", "reason"), ("reason", "   ", "reason"),
+    ("reason", "x" * 2_001, "reason"), ("reason", f"a{HIDDEN}b", "reason"),
+])  # fmt: skip
 def test_invalid_name_or_reason_is_refused(field: str, value: str, message: str, tmp_path: Path) -> None:
     assert_refused(tmp_path, replace(DRAFT, **{field: value}), GREEN, message)
 

@@ -196,20 +196,17 @@ def test_sdk_span_is_reused_and_other_current_span_is_the_parent(
     assert inner.parent.span_id == outer.get_span_context().span_id
 
 
-@each_row(
-    ("meta", "kept"),
-    [
-        (PARENT, PARENT),
-        ({**PARENT, "tracestate": "a=b", "baggage": "user=ann"}, {**PARENT, "tracestate": "a=b"}),
-        ({"traceparent": "x" * 513}, {}),
-        ({"traceparent": "x" * 512, "tracestate": "y" * 513}, {"traceparent": "x" * 512}),
-        ({**PARENT, "tracestate": "y" * 512}, {**PARENT, "tracestate": "y" * 512}),
-        ({"traceparent": 7}, {}),
-        ({**PARENT, "tracestate": ["a"]}, PARENT),
-        (7, {}),
-        (None, {}),
-    ],
-)
+@each_row(("meta", "kept"), [
+    (PARENT, PARENT),
+    ({**PARENT, "tracestate": "a=b", "baggage": "user=ann"}, {**PARENT, "tracestate": "a=b"}),
+    ({"traceparent": "x" * 513}, {}),
+    ({"traceparent": "x" * 512, "tracestate": "y" * 513}, {"traceparent": "x" * 512}),
+    ({**PARENT, "tracestate": "y" * 512}, {**PARENT, "tracestate": "y" * 512}),
+    ({"traceparent": 7}, {}),
+    ({**PARENT, "tracestate": ["a"]}, PARENT),
+    (7, {}),
+    (None, {}),
+])  # fmt: skip
 def test_trace_context_of_message_is_bounded(meta: object, kept: dict[str, str]) -> None:
     extracted = events.trace_of("tools/call", {"_meta": meta, "name": "n" * 500}, 7)
     assert (extracted.message, extracted.id, len(extracted.target)) == (kept, "7", 200)

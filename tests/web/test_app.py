@@ -37,12 +37,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("MCP-16", "MCP-17", "MCP-18", "MCP-55", "S40-30", "X-13")
-@each_row(
-    "uri",
-    [
-        "skill://commit-messages/none.md", "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd", "file:///etc/passwd",
-    ],
-)  # fmt: skip
+@each_row("uri", [
+    "skill://commit-messages/none.md", "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd", "file:///etc/passwd",
+])  # fmt: skip
 def test_unknown_resource_is_not_found(http_client: HttpClient, uri: str) -> None:
     message = http_client.message("resources/read", {"uri": uri})
     status, code, identifier = http_client.post(message).error

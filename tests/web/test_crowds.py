@@ -287,15 +287,12 @@ def test_client_with_more_than_half_of_the_sessions_loses_a_busy_one() -> None:
 
 
 # A request, and the number of warnings if it is sent 100 times.
-@each_row(
-    ("request", "warnings"),
-    [
-        (b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n", 1),
-        (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 1),
-        (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 2),  # no token, then over the quota
-        (b"\x16\x03\x01\x02\r\n\r\n", 1),
-    ],
-)
+@each_row(("request", "warnings"), [
+    (b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n", 1),
+    (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 1),
+    (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 2),  # no token, then over the quota
+    (b"\x16\x03\x01\x02\r\n\r\n", 1),
+])  # fmt: skip
 def test_repeated_unauthenticated_requests_log_few_lines(request: bytes, warnings: int) -> None:
     """Without a limit, each of these requests logs one or two lines."""
     with http_serving(FIXTURES, environment=TOKENS) as server:

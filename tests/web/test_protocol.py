@@ -45,14 +45,11 @@ def test_unknown_version_is_refused_with_supported_ones(modern: HttpClient, vers
 
 
 @pytest.mark.requirement("MCP-42")
-@each_row(
-    ("name", "value"),
-    [
-        ("MCP-Protocol-Version", VERSIONS["modern"]), ("MCP-Protocol-Version", VERSIONS["legacy"]),
-        ("Mcp-Method", "resources/read"), ("Mcp-Method", "skills/list"), ("Mcp-Name", URI),
-        ("mcp-name", "skill://x"),
-    ],
-)  # fmt: skip
+@each_row(("name", "value"), [
+    ("MCP-Protocol-Version", VERSIONS["modern"]), ("MCP-Protocol-Version", VERSIONS["legacy"]),
+    ("Mcp-Method", "resources/read"), ("Mcp-Method", "skills/list"), ("Mcp-Name", URI),
+    ("mcp-name", "skill://x"),
+])  # fmt: skip
 def test_repeated_header_is_refused(modern: HttpClient, name: str, value: str) -> None:
     message = modern.message("resources/read", {"uri": URI})
     headers = list(modern.headers(message).items())

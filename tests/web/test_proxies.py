@@ -115,14 +115,11 @@ def test_endpoints_answer_with_and_without_root_path(root: str) -> None:
             assert "sha256:" + hashlib.sha256(raw).hexdigest() == entry["digest"]
 
 
-@each_row(
-    ("path", "status", "location"),
-    [
-        ("/mcp/", 307, "/mcp"), ("/mcp//?a=b&c", 307, "/mcp?a=b&c"), ("//evil.example/", 404, None),
-        ("//evil.example/mcp/", 404, None), ("/mcp2/", 404, None), ("/", 404, None), ("//", 404, None),
-        ("/%2f/mcp/", 404, None), ("/mcp/x", 404, None), ("/healthz/x", 404, None),
-    ],
-)  # fmt: skip
+@each_row(("path", "status", "location"), [
+    ("/mcp/", 307, "/mcp"), ("/mcp//?a=b&c", 307, "/mcp?a=b&c"), ("//evil.example/", 404, None),
+    ("//evil.example/mcp/", 404, None), ("/mcp2/", 404, None), ("/", 404, None), ("//", 404, None),
+    ("/%2f/mcp/", 404, None), ("/mcp/x", 404, None), ("/healthz/x", 404, None),
+])  # fmt: skip
 def test_trailing_slash_redirects_to_no_other_host(
     server: Target, path: str, status: int, location: str | None
 ) -> None:

@@ -138,16 +138,13 @@ def stay_silent(connection: Any) -> None:
     threading.Event().wait(DEADLINE)
 
 
-@each_row(
-    ("answer", "warning"),
-    [
-        (stay_silent, "it does not answer within 2 seconds"),
-        (lambda _: None, "there is no connection"),
-        (sending(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the server there is not Redis"),
-        (sending(os.urandom(1 << 20)), "(the server there is not Redis|there is no connection)"),
-        (sending(b"$99999999999\r\n" + b"x" * (1 << 24)), "(does not answer|no connection)"),
-    ],
-)
+@each_row(("answer", "warning"), [
+    (stay_silent, "it does not answer within 2 seconds"),
+    (lambda _: None, "there is no connection"),
+    (sending(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the server there is not Redis"),
+    (sending(os.urandom(1 << 20)), "(the server there is not Redis|there is no connection)"),
+    (sending(b"$99999999999\r\n" + b"x" * (1 << 24)), "(does not answer|no connection)"),
+])  # fmt: skip
 def test_foreign_server_is_reported_once(skills: Path, answer: Callable[[Any], object], warning: str) -> None:
     with answering(answer) as port:
         assert_reported_once(skills, f"redis://:{PASSWORD}@127.0.0.1:{port}", warning)
@@ -165,15 +162,12 @@ def assert_reported_once(skills: Path, url: str, warning: str) -> None:
         assert PASSWORD not in server.stderr + redis_status(server)
 
 
-@each_row(
-    ("login", "database", "warning"),
-    [
-        ("", 0, "it rejects the login .*MCP_SKILLS_REDIS_PASSWORD"),
-        (f":{PASSWORD}x@", 0, "it rejects the login"),
-        (f"nobody:{PASSWORD}@", 0, "it rejects the login"),
-        (f":{PASSWORD}@", 99, "it has no database 99"),
-    ],
-)
+@each_row(("login", "database", "warning"), [
+    ("", 0, "it rejects the login .*MCP_SKILLS_REDIS_PASSWORD"),
+    (f":{PASSWORD}x@", 0, "it rejects the login"),
+    (f"nobody:{PASSWORD}@", 0, "it rejects the login"),
+    (f":{PASSWORD}@", 99, "it has no database 99"),
+])  # fmt: skip
 def test_wrong_login_or_database_is_reported_once(
     skills: Path, tmp_path: Path, login: str, database: int, warning: str
 ) -> None:

@@ -91,19 +91,16 @@ def test_archive_of_several_skills_and_packed_one(tmp_path: Path) -> None:
         assert "It would be not served from tea" in broken or "It would be not listed from tea" in broken
 
 
-@each_row(
-    ("raw", "words"),
-    [
-        (named("../SKILL.md"), "leads out of the skill"),
-        (named("/etc/SKILL.md"), "is absolute"),
-        (named("tea/..\\SKILL.md"), "backslash"),
-        (named("tea/README.md"), "it has no SKILL.md"),
-        (linked(), "link"),
-        (zipped(tea__SKILL_md=b"\0" * (45 << 20)), "refused"),
-        (b"plain text", "its content is none of"),
-        (b"", "its content is none of"),
-    ],
-)
+@each_row(("raw", "words"), [
+    (named("../SKILL.md"), "leads out of the skill"),
+    (named("/etc/SKILL.md"), "is absolute"),
+    (named("tea/..\\SKILL.md"), "backslash"),
+    (named("tea/README.md"), "it has no SKILL.md"),
+    (linked(), "link"),
+    (zipped(tea__SKILL_md=b"\0" * (45 << 20)), "refused"),
+    (b"plain text", "its content is none of"),
+    (b"", "its content is none of"),
+])  # fmt: skip
 def test_hostile_archive_is_refused(tmp_path: Path, raw: bytes, words: str) -> None:
     write_skill(tmp_path / "own")
     before = sorted(tmp_path.rglob("*"))

@@ -70,15 +70,12 @@ def test_text_is_checked_compared_and_saved(tmp_path: Path) -> None:
     assert [*skill.parent.iterdir()] == [skill], "no temporary file is left"
 
 
-@each_row(
-    ("before", "typed", "after"),
-    [
-        (TEXT, TEXT + "More.\n", TEXT + "More.\n"),
-        (TEXT.replace("\n", "\r\n"), TEXT + "More.\n", (TEXT + "More.\n").replace("\n", "\r\n")),
-        ("\ufeff" + TEXT, "\ufeff" + TEXT + "\u00e9\U0001f375", "\ufeff" + TEXT + "\u00e9\U0001f375"),
-        (TEXT + "end", TEXT + "end", TEXT + "end"),
-    ],
-)
+@each_row(("before", "typed", "after"), [
+    (TEXT, TEXT + "More.\n", TEXT + "More.\n"),
+    (TEXT.replace("\n", "\r\n"), TEXT + "More.\n", (TEXT + "More.\n").replace("\n", "\r\n")),
+    ("\ufeff" + TEXT, "\ufeff" + TEXT + "\u00e9\U0001f375", "\ufeff" + TEXT + "\u00e9\U0001f375"),
+    (TEXT + "end", TEXT + "end", TEXT + "end"),
+])  # fmt: skip
 def test_line_ends_and_characters_are_kept(tmp_path: Path, before: str, typed: str, after: str) -> None:
     skill = write_skill(tmp_path / "tea") / "SKILL.md"
     skill.write_bytes(before.encode())

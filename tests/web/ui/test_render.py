@@ -91,15 +91,12 @@ def grid(width: int, height: int) -> str:
     return "\n".join(["|a" * (width - 2) + "|", "|-" * (width - 2) + "|", *["b"] * (height - 2)])
 
 
-@each_row(
-    ("most", "over"),
-    [
-        ("x" * 100_000, "x" * 100_001), ("|" * 8_000, "|" * 8_001), ("a\n" * 6_000, "a\n" * 6_001),
-        (grid(100, 100), grid(73, 137)), (grid(50, 100) + "\n\n" + grid(50, 100), (grid(50, 51) + "\n\n") * 4),
-        ("a", "[" * 10_000), ("b", "<" * 10_000),
-        (grid(100, 100).replace("\n", "\r"), grid(73, 137).replace("\n", "\r")), ("a\r" * 6_000, "a\r" * 6_001),
-    ],
-)  # fmt: skip
+@each_row(("most", "over"), [
+    ("x" * 100_000, "x" * 100_001), ("|" * 8_000, "|" * 8_001), ("a\n" * 6_000, "a\n" * 6_001),
+    (grid(100, 100), grid(73, 137)), (grid(50, 100) + "\n\n" + grid(50, 100), (grid(50, 51) + "\n\n") * 4),
+    ("a", "[" * 10_000), ("b", "<" * 10_000),
+    (grid(100, 100).replace("\n", "\r"), grid(73, 137).replace("\n", "\r")), ("a\r" * 6_000, "a\r" * 6_001),
+])  # fmt: skip
 def test_markdown_that_expands_too_much_is_not_rendered(most: str, over: str) -> None:
     assert render(most, "x", (), "SKILL.md") is not None
     assert render(over, "x", (), "SKILL.md") is None

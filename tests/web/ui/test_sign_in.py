@@ -138,13 +138,10 @@ def test_token_signs_in_and_is_not_in_cookie_or_log(guarded: Target) -> None:
     assert SECRET not in guarded.stderr
 
 
-@each_row(
-    "headers",
-    [
-        {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"},
-        {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": None, "Sec-Fetch-Site": None},
-    ],
-)  # fmt: skip
+@each_row("headers", [
+    {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "https://evil.example"},
+    {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": None, "Sec-Fetch-Site": None},
+])  # fmt: skip
 def test_form_of_foreign_origin_is_refused(guarded: Target, headers: dict[str, str | None]) -> None:
     reply = sign_in(guarded, SECRET, **headers)
     assert reply.status == 403 and "Set-Cookie" not in reply.headers
@@ -382,26 +379,23 @@ def test_authorization_request_has_configured_scopes_and_resource() -> None:
     assert "resource" not in parameters
 
 
-@each_row(
-    ("issuer", "callback", "message"),
-    [
-        ({}, {"state": "other"}, "did not begin"),
-        ({}, {"browser": "another"}, "did not begin"),
-        ({}, {"browser": ""}, "did not begin"),
-        ({}, {"iss": "https://evil.example"}, "from another issuer"),
-        ({}, {"error": "access_denied"}, "refused the sign-in"),
-        ({}, {"code": ""}, "refused the sign-in"),
-        ({"metadata": NAMES_ITSELF}, {}, "does not name its issuer"),
-        ({"metadata": {"issuer": "https://evil.example"}}, {}, "does not respond"),
-        ({"metadata": {"authorization_endpoint": "http://a.example/x"}}, {}, "no usable sign-in address"),
-        ({"metadata": {"authorization_endpoint": 7}}, {}, "no usable sign-in address"),
-        ({"answer": {"access_token": access_token(aud="https://other.example")}}, {}, "not accepted here"),
-        ({"answer": {"access_token": "no token"}}, {}, "not accepted here"),
-        ({"answer": {"access_token": 7}}, {}, "issued no token"),
-        ({"answer": {"access_token": access_token()}, "status": 400}, {}, "issued no token"),
-        ({"answer": {"error": "x", "error_description": "no\nsuch"}}, {}, r"no token \(x: no\\u\{a\}such\)"),
-    ],
-)
+@each_row(("issuer", "callback", "message"), [
+    ({}, {"state": "other"}, "did not begin"),
+    ({}, {"browser": "another"}, "did not begin"),
+    ({}, {"browser": ""}, "did not begin"),
+    ({}, {"iss": "https://evil.example"}, "from another issuer"),
+    ({}, {"error": "access_denied"}, "refused the sign-in"),
+    ({}, {"code": ""}, "refused the sign-in"),
+    ({"metadata": NAMES_ITSELF}, {}, "does not name its issuer"),
+    ({"metadata": {"issuer": "https://evil.example"}}, {}, "does not respond"),
+    ({"metadata": {"authorization_endpoint": "http://a.example/x"}}, {}, "no usable sign-in address"),
+    ({"metadata": {"authorization_endpoint": 7}}, {}, "no usable sign-in address"),
+    ({"answer": {"access_token": access_token(aud="https://other.example")}}, {}, "not accepted here"),
+    ({"answer": {"access_token": "no token"}}, {}, "not accepted here"),
+    ({"answer": {"access_token": 7}}, {}, "issued no token"),
+    ({"answer": {"access_token": access_token()}, "status": 400}, {}, "issued no token"),
+    ({"answer": {"error": "x", "error_description": "no\nsuch"}}, {}, r"no token \(x: no\\u\{a\}such\)"),
+])  # fmt: skip
 def test_invalid_callback_metadata_and_token_are_refused(
     issuer: dict[str, Any], callback: dict[str, str], message: str
 ) -> None:

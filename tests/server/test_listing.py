@@ -205,14 +205,6 @@ def test_changes_between_pages_neither_skip_nor_repeat_others(tmp_path: Path) ->
         assert [name for page in pages for name in page] == later
 
 
-def test_native_host_reads_preferred_skills_among_the_first(tmp_path: Path) -> None:
-    write(tmp_path, 103, s102="tags: [team]")
-    how = {"preferred_tags": ("team",), "preferred_paths": ("s101",)}
-    with native_host(tmp_path, **how) as (wire, instructions):
-        assert read_like_claude_code(wire)[:3] == ["s101", "s102", "s000"]
-        assert listed_in(instructions) == ["s098", "s099", "s100"]
-
-
 def test_order_of_a_principal_does_not_show_what_others_use(tmp_path: Path) -> None:
     write(tmp_path, 3)
     registry = load_registry(tmp_path)

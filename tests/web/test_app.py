@@ -36,17 +36,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.requirement("MCP-16", "MCP-17", "MCP-18", "MCP-55", "S40-30", "X-13")
-@each_row("uri", [
-    "skill://commit-messages/none.md", "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd", "file:///etc/passwd",
-])  # fmt: skip
-def test_unknown_resource_is_not_found(http_client: HttpClient, uri: str) -> None:
-    message = http_client.message("resources/read", {"uri": uri})
-    status, code, identifier = http_client.post(message).error
-    assert (status, code) == {"legacy": (200, -32002), "modern": (400, -32602)}[http_client.era]
-    assert identifier == message["id"]
-
-
 @pytest.mark.requirement("S76-13", "MCP-34", "MCP-35", "MCP-36", "MCP-39", "X-12")
 def test_each_client_is_notified_once_of_what_it_subscribed_to(folder: Path) -> None:
     updated_a, updated_b = (UPDATED, "skill://a/SKILL.md"), (UPDATED, "skill://b/zz.md")

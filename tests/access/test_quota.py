@@ -29,10 +29,6 @@ def test_busy_key_is_not_evicted_and_second_release_has_no_effect() -> None:
     assert (len(quota), quota.used(ANN)) == (1, 1)
 
 
-def test_default_share_is_a_quarter() -> None:
-    assert [Quota[int]("things", total).limit(ANN) for total in (3, 4, 12)] == [1, 1, 3]
-
-
 def test_limit_of_an_owner_applies_to_what_it_claims_next() -> None:
     quota = Quota[str]("things", 8, name="some-things")
 

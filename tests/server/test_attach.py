@@ -567,15 +567,6 @@ async def test_name_clash_lists_one_feature_and_logs_the_hidden_one(
     ]
 
 
-async def test_hidden_resource_is_not_listed_before_the_first_scan(held_scan: HeldScan, mode: Any) -> None:
-    registry, release = held_scan
-    server = MCPServer("mine")
-    server.resource("skill://team-1/skill-001/SKILL.md", name="theirs")(lambda: "their resource")
-    async with attached_client(registry, mode, to=server) as client:
-        threading.Timer(0.2, release.set).start()
-        assert "theirs" not in [each.name for each in (await client.list_resources()).resources]
-
-
 async def test_tool_list_with_names_of_skills_is_cached_privately(tmp_path: Path) -> None:
     async def list_tools(*_: object) -> types.ListToolsResult:
         tool = types.Tool(name="refund", input_schema={"type": "object"})

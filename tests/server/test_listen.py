@@ -158,17 +158,6 @@ async def test_stream_of_legacy_client_ends_with_queued_notices_on_shutdown() ->
         assert await notifier.register(LegacyClient()).take() is None
 
 
-async def test_disconnected_legacy_client_is_forgotten() -> None:
-    notifier, peer = Notifier(Settings()), LegacyClient()
-    async with notifier.running():
-        notifier.add_legacy_client(peer)
-        notifier.watch(peer, "skill://a/SKILL.md", Owner("me"))
-        await peer.exit_stack.aclose()
-        await anyio.wait_all_tasks_blocked()
-        assert not notifier._deliveries
-        assert not notifier._legacy
-
-
 async def test_rebound_client_is_notified_of_its_new_grants_once_its_stream_is_open() -> None:
     old, new = (Principal("token", "me", groups=frozenset(group)) for group in ("a", "b"))
     of_a, of_b = (Permissions([Grant((f"group:{group}",), (Pattern(group),))]) for group in ("a", "b"))

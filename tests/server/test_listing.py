@@ -101,14 +101,6 @@ def test_skills_that_a_native_host_does_not_read_are_listed_once_and_loaded(
         assert [skill["name"] for skill in loaded] == [rest[-1]]
 
 
-def test_native_host_that_reads_every_skill_gets_neither_tools_nor_instructions(tmp_path: Path) -> None:
-    names = write(tmp_path, 100)
-    with native_host(tmp_path) as (wire, instructions):
-        assert read_like_claude_code(wire) == names
-        assert (instructions, tool_names(wire)) == ("", [])
-        assert wire.request("prompts/list")["prompts"] == []
-
-
 def test_byte_limit_is_exact(tmp_path: Path) -> None:
     """Letters outside ASCII count as UTF-8, and a listing of exactly the limit is read whole."""
     names = write(tmp_path, 10, 52_000)
@@ -124,14 +116,6 @@ def test_byte_limit_is_exact(tmp_path: Path) -> None:
                 assert read_like_claude_code(wire) == names[: 10 - excess]
                 assert listed_in(instructions) == ["s009"][:excess]
         blanks += LIMIT + (excess or 0) - size + (excess == 0)
-
-
-@each_row(("host", "extension"), [("claude-code", False), ("inspector", True)])
-def test_other_hosts_get_every_skill_in_the_tools(tmp_path: Path, host: str, extension: bool) -> None:
-    names = write(tmp_path, 103)
-    with native_host(tmp_path, host=host, extension=extension) as (wire, instructions):
-        assert [name for name in names if name in instructions] == names
-        assert "skills_load" in tool_names(wire)
 
 
 def test_entries_are_measured_once_for_each_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

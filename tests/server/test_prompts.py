@@ -153,13 +153,6 @@ def test_arguments_of_claude_code_are_those_of_the_prompt(tmp_path: Path) -> Non
     assert "Arguments:" not in text(get_prompt(registry, "silent"))
 
 
-def test_escaped_placeholder_of_all_arguments_is_literal(tmp_path: Path) -> None:
-    body = r"Write \$ARGUMENTS."
-    write_files(tmp_path, {"mend/SKILL.md": skill_md("mend", "argument-hint: x", body=body)})
-    prompt = text(get_prompt(load_registry(tmp_path), "mend", arguments="12"))
-    assert "Write $ARGUMENTS." in prompt and prompt.endswith("Arguments: 12")
-
-
 @pytest.mark.requirement("S76-8")
 @each_row(("params", "message"), [
     ({"name": "none"}, "Unknown prompt: 'none'; known: .*meeting-notes"),

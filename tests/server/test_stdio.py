@@ -44,14 +44,6 @@ def test_each_line_of_stdout_is_one_message_with_the_id_of_its_request(era: Era)
         assert all(answered.count(identifier) == 1 for identifier in ids)
 
 
-@each_row("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_the_process_with_exit_code_0(era: Era, number: signal.Signals) -> None:
-    with serving(FIXTURES, era=era) as wire:
-        wire.request("skills/list")
-        assert wire.signal(number) == 0
-        assert b"Traceback" not in wire.stderr
-
-
 @pytest.mark.requirement("MCP-37", "MCP-38")
 @pytest.mark.parametrize("end", ["stdin", "SIGTERM", "SIGINT"])
 def test_listen_stream_ends_with_result_and_notification_at_shutdown(end: str) -> None:

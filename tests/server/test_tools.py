@@ -126,16 +126,6 @@ def test_no_name_in_a_text_of_ours_has_markup(folder: Path) -> None:
     assert "Nothing was loaded" in refused
 
 
-@pytest.mark.requirement("MCP-10", "MCP-11", "X-15")
-def test_session_is_kept_by_a_legacy_connection_or_given_as_argument(tools: Direct) -> None:
-    handle = tools.call("skills_load", names=["alpha"])["structuredContent"]["session"]
-    without = tools.call("skills_read", path="SKILL.md")
-    assert bool(without.get("isError")) == (tools.era == "modern")
-    assert "Do alpha." in text_of(tools.call("skills_read", path="SKILL.md", session=handle))
-    unknown = tools.call("skills_read", path="SKILL.md", session="unknown")
-    assert "skills_load without a session to begin a new one" in error_text(unknown)
-
-
 @pytest.mark.requirement("RT-15", "X-15")
 def test_session_over_stdio_outlives_its_process(folder: Path) -> None:
     def call_once(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -176,11 +166,6 @@ def test_mistake_of_the_model_is_a_result_with_is_error(
     assert message in text_of(result)
     assert "structuredContent" not in result
     assert "Traceback" not in text_of(result)
-
-
-def test_unknown_tool_is_an_error_response(tools: Direct) -> None:
-    with pytest.raises(WireError, match=r"^-32602: .*make_coffee.*skills_load"):
-        tools.call("make_coffee")
 
 
 @pytest.mark.requirement("RT-8")

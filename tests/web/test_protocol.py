@@ -70,18 +70,6 @@ def test_base64_header_is_decoded(modern: HttpClient) -> None:
     assert read("skill://naïve-ß/Übersicht 表.md").error == (400, -32602, 1)
 
 
-def test_legacy_version_in_envelope_is_accepted(server: Server) -> None:
-    envelope = {"_meta": {META + "protocolVersion": VERSIONS["legacy"]}}
-    with client(server, "legacy") as legacy:
-        message = legacy.message("skills/list", envelope)
-        assert legacy.post(message).messages[0]["result"]["skills"]
-
-
-def test_null_for_an_argument_of_a_prompt_means_not_given(http_client: HttpClient) -> None:
-    result = http_client.request("prompts/get", {"name": "polite-greetings", "arguments": {"tone": None}})
-    assert "polite-greetings" in result["messages"][0]["content"]["text"]
-
-
 def test_body_over_limit_is_too_large(http_client: HttpClient) -> None:
     message = http_client.message("skills/list", {"cursor": "x" * (1 << 16)})
     assert http_client.post(message).status == 413

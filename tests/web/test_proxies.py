@@ -229,22 +229,6 @@ def test_body_passes_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_pa
             assert (reader.post(message).status == 413) is is_refused
 
 
-@pytest.mark.needs_program("nginx")
-@pytest.mark.parametrize("rewrite", ["        rewrite ^/skills(/.*)$ $1 break;\n", ""])
-def test_root_path_works_whether_proxy_strips_it_or_not(rewrite: str, era: Era, tmp_path: Path) -> None:
-    edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + rewrite)]
-    with proxied_server(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as proxy:
-        assert proxy.send("GET", INDEX).status == 404  # of nginx itself
-        proxy.prefix = "/skills"
-        with client(proxy, era) as listener:
-            stream = listener.hear()
-            write_skill(tmp_path / "skills" / "b")
-            stream.until(SKILLS)
-        for entry in json.loads(proxy.send("GET", INDEX).body)["skills"]:
-            proxy.prefix = ""
-            assert proxy.send("GET", entry["url"]).status == 200
-
-
 class Load:
     """Clients that send requests without pause on keep-alive connections, and the failures."""
 

@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_skills_server.web import rates
 from web.test_front import front_of, loopback_policy
+from wire import DEADLINE
 
 MANY = 32
 
@@ -19,6 +20,13 @@ def scope_of(address: str | None, **more: Any) -> dict[str, Any]:
     client = (address, 1) if address else None
     headers = [(b"host", b"localhost")]
     return {"type": "http", "method": "GET", "path": "/mcp", "client": client, "headers": headers, **more}
+
+
+async def all_permits(limits: rates.ConcurrencyLimits) -> list[rates.Permit]:
+    held = [limits.permit(None) for _ in range(rates._MAX_OF_ALL)]
+    for permit in held:
+        await permit.take()
+    return held
 
 
 class LimitedApp:
@@ -80,6 +88,34 @@ async def test_requests_of_a_herd_run_a_few_at_a_time_and_a_client_with_many_wai
     assert max(running) == rates._MAX_OF_ALL
     assert app.started.count("192.0.2.1") == 40
     assert app.started[: len(herd)].count("192.0.2.1") < 16  # two at most in the queue at any time
+
+
+@pytest.mark.anyio
+async def test_wait_for_a_permit_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, loop = rates.ConcurrencyLimits(), asyncio.get_running_loop()
+    held = await all_permits(limits)
+    waiting, clock = asyncio.create_task(limits.permit("me").take()), loop.time
+    await asyncio.sleep(0)
+    monkeypatch.setattr(loop, "time", lambda: clock() + 100)
+    held[0].release()
+    await waiting
+    assert 100 <= limits.waited_s < 200
+
+
+@pytest.mark.anyio
+async def test_request_that_is_cancelled_while_it_waits_holds_no_permit() -> None:
+    limits = rates.ConcurrencyLimits()
+    held = await all_permits(limits)
+    waiting = [asyncio.create_task(limits.permit("me").take()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    for permit in held:
+        permit.release()
+    async with asyncio.timeout(DEADLINE):
+        for _ in range(2):
+            await limits.permit("me").take()
 
 
 @pytest.mark.anyio
@@ -156,6 +192,27 @@ async def test_requests_with_slow_bodies_are_handled_two_at_a_time(monkeypatch: 
         monkeypatch.setattr(rates, "_SLOW_S", 20)
         arrived.set()
         await asyncio.gather(*requests)
+    assert most == 2
+
+
+@pytest.mark.anyio
+async def test_request_that_keeps_the_event_loop_busy_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "_SLOW_S", 0.004)
+    running, most = 0, 0
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(3):
+            end = monotonic() + 0.02
+            while monotonic() < end:
+                pass
+            await asyncio.sleep(0)
+        running -= 1
+
+    front = front_of(answer, loopback_policy())
+    await asyncio.gather(*(front(scope_of("192.0.2.1"), None, None) for _ in range(8)))  # type: ignore[arg-type]
     assert most == 2
 
 

@@ -143,15 +143,6 @@ def test_announcement_follows_the_agent_update_of_the_same_kind() -> None:
     assert announced(after) == [("s", ["one", "two"]), (label, ["own", "one", "two"])]
 
 
-def test_server_name_differs_from_thousands_of_taken_names() -> None:
-    taken = ["skills", *(f"skills-{number}" for number in range(2, 12_000)), [1]]
-    servers = [*({"name": name} for name in taken), 5]
-    changed = json.loads(new_conversation().to_agent(request(1, "session/new", mcpServers=servers)))
-    *others, added = changed["params"]["mcpServers"]
-    assert others == servers
-    assert added["name"] == "skills-12000"
-
-
 def test_server_is_added_only_to_session_setups_that_can_use_it() -> None:
     setup = request(1, "session/new", mcpServers=[])
     changed = new_conversation().to_agent(setup)

@@ -190,24 +190,15 @@ def test_editor_that_reads_nothing_does_not_delay_the_exit(
         process.wait(DEADLINE)
 
 
-def test_editor_that_pauses_receives_all_output_of_an_ended_agent(tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    with running_proxy(flooding_agent(100, done)) as process:
-        wait_until(done.exists)
-        select.select([], [], [], 1)  # longer than `_LINGER_S`
-        assert len(process.stdout.read()) == 100_000
-        assert process.wait(DEADLINE) == 0
-
-
 def test_slow_editor_receives_all_output_after_it_closes_stdin(tmp_path: Path) -> None:
     """Each small read extends the grace period, which is shorter than the read of all output."""
-    with running_proxy(flooding_agent(200, tmp_path / "done"), "--grace", "3") as process:
+    with running_proxy(flooding_agent(200, tmp_path / "done"), "--grace", "6") as process:
         wait_until(lambda: bytes_in(process.stdout) > 1 << 15)  # the pipe fills; the rest is not read
         process.stdin.close()
         received = process.stdout.read(1 << 16)
         for _ in range(16):
             received += process.stdout.read(4096)
-            select.select([], [], [], 0.2)
+            select.select([], [], [], 0.4)
         assert len(received + process.stdout.read()) == 200_000
         assert process.wait(DEADLINE) == 0
 

@@ -146,20 +146,6 @@ def test_skills_with_one_name_are_sorted_by_path() -> None:
     assert snapshot.named("none", Standing.VALID) == []
 
 
-def test_page_continues_after_a_removed_path_and_ends_with_the_list() -> None:
-    snapshot = snapshot_of(skill("a"), skill("a-b"), skill("a/b"), skill("ab"), skill("c"))
-    for after, paths in (
-        ("a", ["a-b", "a/b", "ab", "c"]),
-        ("b-gone", ["c"]),
-        ("", ["a", "a-b", "a/b", "ab", "c"]),
-        (None, ["a", "a-b", "a/b", "ab", "c"]),
-        ("c", []),
-    ):
-        page, cursor = snapshot.page(after, 5, Standing.VALID)
-        assert [each.path for each in page] == paths
-        assert cursor is None
-
-
 @pytest.mark.requirement("S76-5", "S40-22")
 @given(st.sets(PATHS, max_size=6), st.lists(st.sets(PATHS, max_size=6), min_size=1, max_size=8), st.integers(1, 3))
 def test_pages_show_each_lasting_skill_once_while_others_change(
@@ -224,17 +210,6 @@ def test_children_lead_to_every_file_that_find_finds(
                 assert snapshot.find(target, least) == child
                 reached.add("/".join(target))
     assert reached == {f"{path}/{file}" for path in snapshot.paths(least) for file in skills[path].files}
-
-
-def test_children_include_empty_directories_and_are_none_for_other_paths() -> None:
-    one = skill("acme/a", Standing.VALID, "dir/x.md", empty=("hollow", "dir/deeper/still"))
-    snapshot = snapshot_of(one, skill("acme/a-b"))
-    assert list(snapshot.children(("acme", "a"), Standing.VALID) or {}) == [SKILL_MD, "dir", "hollow"]
-    assert snapshot.children(("acme", "a", "hollow"), Standing.VALID) == {}
-    assert snapshot.children(("acme", "a", "dir", "deeper"), Standing.VALID) == {"still": None}
-    assert snapshot.children(("acme",), Standing.VALID) == {"a": None, "a-b": None}
-    for nothing in (("acme", "a", SKILL_MD), ("acme", "a", "gone"), ("acme", "b"), ("acm",), ("a",)):
-        assert snapshot.children(nothing, Standing.VALID) is None
 
 
 class CountingSkills(dict[str, Skill]):

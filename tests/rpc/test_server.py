@@ -171,10 +171,3 @@ def test_any_message_has_a_well_formed_answer_or_none(rpc: RpcServer, message: A
             assert_well_formed(each)
     else:
         assert_well_formed(answer)
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_have_a_well_formed_answer_or_none(rpc: RpcServer, raw: bytes) -> None:
-    answer = send(rpc, raw)
-    if answer is not None:
-        assert_well_formed(answer)

@@ -99,15 +99,6 @@ def test_author_and_operator_choose_the_prompts(tmp_path: Path) -> None:
             get_prompt(registry, name, chosen)
 
 
-def test_prompts_with_the_same_name_are_listed_by_path(tmp_path: Path) -> None:
-    write_files(tmp_path, skills("a/same", "b/same", "c"))
-    registry = load_registry(tmp_path)
-    assert prompt_names(registry) == ["a/same", "b/same", "c"]
-    assert 'root_dir="skill://b/same"' in text(get_prompt(registry, "b/same"))
-    with pytest.raises(RequestError, match=r"Unknown prompt: 'same'; known: a/same, b/same$"):
-        get_prompt(registry, "same")
-
-
 def test_message_of_an_invalid_skill_links_only_served_files(tmp_path: Path) -> None:
     write_files(tmp_path / "a", {"SKILL.md": skill_md("Not A", body="See [x](x.md)."), "x.md": ""})
     registry = load_registry(tmp_path)

@@ -163,8 +163,8 @@ def test_script_reports_progress_and_is_killed_when_cancelled(folder: Path, list
 
 @needs_script_network
 @pytest.mark.parametrize("end", ["stdin", "SIGTERM"])
-def test_script_ends_with_the_server(folder: Path, listener: socket.socket, end: str, era: Era) -> None:
-    with serving(folder, "--allow-scripts", *WITH_NETWORK, era=era) as wire:
+def test_script_ends_with_the_server(folder: Path, listener: socket.socket, end: str) -> None:
+    with serving(folder, "--allow-scripts", *WITH_NETWORK) as wire:
         wire.start("tools/call", blocking_call(load(wire), listener))
         connection = accept_script(listener)
         if end == "stdin":

@@ -14,7 +14,7 @@ import pytest
 from dispatching import Direct, dispatching, local_serving
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from tables import each_row
-from wire import DEADLINE, Client, Era, WireError, serving, write_skill
+from wire import DEADLINE, Client, Era, WireError, write_skill
 
 TOOLS_CHANGED = "notifications/tools/list_changed"
 NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
@@ -143,7 +143,7 @@ def test_session_over_stdio_outlives_its_process(folder: Path) -> None:
     assert "Unknown session" in error_text(call_once("skills_read", path="SKILL.md", session=handle + ",odd"))
     grants = folder.parent / "grants.toml"
     grants.write_text('[[grant]]\nwho = ["local"]\nskills = ["alpha"]\n')
-    with serving(folder, "--config", grants, era="modern") as wire:  # what may be read is asked anew
+    with local_serving(folder, "--config", grants, era="modern") as wire:  # what may be read is asked anew
         read = wire.call("skills_read", path="references/guide.md", session=handle)
         assert text_of(read) == "one\ntwo\nthree\n"
         refused = wire.call("skills_read", path="SKILL.md", skill="beta", session=handle)

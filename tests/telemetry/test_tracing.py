@@ -294,13 +294,9 @@ def test_collector_receives_one_span_per_request_and_the_rest_at_exit(
     assert BODY not in repr(request)
 
 
-@pytest.mark.parametrize("is_silent", [False, True])
-def test_unreachable_collector_is_logged_once_and_does_not_delay_exit(tmp_path: Path, is_silent: bool) -> None:
+def test_silent_collector_is_logged_once_and_does_not_delay_exit(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
-    with socket.socket() as port:
-        port.bind(("127.0.0.1", 0))
-        if is_silent:
-            port.listen()
+    with socket.create_server(("127.0.0.1", 0)) as port:
         environment = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://me:secret@127.0.0.1:{port.getsockname()[1]}",
             "OTEL_EXPORTER_OTLP_TIMEOUT": "0.2",

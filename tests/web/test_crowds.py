@@ -246,23 +246,3 @@ def test_client_with_more_than_half_of_the_sessions_loses_a_busy_one() -> None:
             assert each.request("skills/list")["skills"]
         assert streams[0].rest() == streams[1].rest() == []
         assert all(stream.whole is None for stream in streams[2:])
-
-
-# A request, and the number of warnings if it is sent 100 times.
-@each_row(("request", "warnings"), [
-    (b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n", 1),
-    (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 1),
-    (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 2),  # no token, then over the quota
-    (b"\x16\x03\x01\x02\r\n\r\n", 1),
-])  # fmt: skip
-def test_repeated_unauthenticated_requests_log_few_lines(request: bytes, warnings: int) -> None:
-    """Without a limit, each of these requests logs one or two lines."""
-    with http_serving(FIXTURES, environment=TOKENS) as server:
-        server.wait_for_log("serving")
-        for _ in range(100):
-            with server.connect() as connection:
-                connection.sendall(request)
-                assert connection.recv(1000)
-        server.wait_for_log("WARNING", warnings)
-        assert server.stderr.count("WARNING") == warnings, server.stderr
-        assert server.stderr.count(" refused (") <= 2, server.stderr

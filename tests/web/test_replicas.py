@@ -139,10 +139,8 @@ def stay_silent(connection: Any) -> None:
 
 @each_row(("answer", "warning"), [
     (stay_silent, "it does not answer within 2 seconds"),
-    (lambda _: None, "there is no connection"),
     (sending(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the server there is not Redis"),
-    (sending(os.urandom(1 << 20)), "(the server there is not Redis|there is no connection)"),
-    (sending(b"$99999999999\r\n" + b"x" * (1 << 24)), "(does not answer|no connection)"),
+    (sending(b"$99999999999\r\n" + os.urandom(1 << 20)), "(does not answer|no connection)"),
 ])  # fmt: skip
 def test_foreign_server_is_reported_once(skills: Path, answer: Callable[[Any], object], warning: str) -> None:
     with answering(answer) as port:
@@ -163,7 +161,6 @@ def assert_reported_once(skills: Path, url: str, warning: str) -> None:
 
 @each_row(("login", "database", "warning"), [
     ("", 0, "it rejects the login .*MCP_SKILLS_REDIS_PASSWORD"),
-    (f":{PASSWORD}x@", 0, "it rejects the login"),
     (f"nobody:{PASSWORD}@", 0, "it rejects the login"),
     (f":{PASSWORD}@", 99, "it has no database 99"),
 ])  # fmt: skip

@@ -142,6 +142,20 @@ def test_server_without_tokens_shows_use_but_no_principals_and_clients(folder: P
             assert path not in text_of(get(server, "/ui/"))
 
 
+def test_uses_of_a_skill_of_this_name_in_another_folder_are_not_shown(tmp_path: Path) -> None:
+    for folder in ("mine", "theirs"):
+        write_skill(tmp_path / folder / "refunds")
+    database = tmp_path / "usage.db"
+    options = ("--usage", f"sqlite:{database}", "--ui")
+    with app_serving(tmp_path / "theirs", *options) as server, client(server, "modern") as mcp:
+        mcp.call("skills_load", names=["refunds"])
+        wait_until(lambda: any(row.loads for row in UsageStore(str(database)).report().lines))
+        assert "Loaded 1 times" in visible_text(get(server, "/ui/skills/refunds"))
+    with app_serving(tmp_path / "mine", *options) as server:
+        assert "It was not used." in visible_text(get(server, "/ui/skills/refunds"))
+        assert "Nothing was used in the last 30 days" in visible_text(get(server, "/ui/usage"))
+
+
 def test_usage_and_catalogue_are_paginated_most_used_first(tmp_path: Path) -> None:
     class FixedCounts(UsageStore):
         def report(self, by: By = "skill", days: int = 30, roots: Sequence[str] | None = None) -> Report:

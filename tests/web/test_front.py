@@ -101,20 +101,19 @@ def test_star_allows_every_host_but_no_origin(host: str | None) -> None:
         assert not policy.origin_allowed("https://evil.example")
 
 
-@each_row(
-    "host", ["https://mcp.example.com", "mcp.example.com/mcp", "user@mcp.example.com", "*.example.com", "", "a b", "[x"]
-)
-def test_malformed_allowed_host_is_usage_error(host: str) -> None:
-    message = r"^--allowed-host takes a host name such as mcp\.example\.com"
+@each_row(("hosts", "origins", "message"), [
+    *(((host,), (), r"^--allowed-host takes a host name such as mcp\.example\.com") for host in (
+        "https://mcp.example.com", "mcp.example.com/mcp", "user@mcp.example.com", "*.example.com", "", "a b", "[x",
+    )),
+    *(((), (origin,), r"^--allowed-origin takes an origin such as https://app\.example") for origin in (
+        "app.example", "https://app.example/page", "https://", "", "two words",
+    )),
+])  # fmt: skip
+def test_malformed_allowed_host_or_origin_is_usage_error(
+    hosts: tuple[str, ...], origins: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
-        loopback_policy(host)
-
-
-@each_row("origin", ["app.example", "https://app.example/page", "https://", "", "two words"])
-def test_malformed_allowed_origin_is_usage_error(origin: str) -> None:
-    message = r"^--allowed-origin takes an origin such as https://app\.example"
-    with pytest.raises(UsageError, match=message):
-        loopback_policy(origins=(origin,))
+        loopback_policy(*hosts, origins=origins)
 
 
 def test_allowed_origins_may_be_extensions_null_and_star() -> None:

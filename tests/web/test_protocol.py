@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import socket
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from starlette.types import Message
 from mcp_skills_server.server.dispatch import Answer
 from mcp_skills_server.web import mcp
 from tables import each_row
-from web.http_wire import HttpClient, Reply, Server, client, http_serving
+from web.http_wire import HttpClient, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, META, VERSIONS, write_skill
 
 RESET = (socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -57,17 +56,6 @@ def test_repeated_header_is_refused(modern: HttpClient, name: str, value: str) -
     for repeated in ([(name, value), *headers], [*headers, (name, value)]):
         reply = modern.server.send(body=body, headers=repeated)
         assert reply.error == (400, -32020, message["id"])
-
-
-@pytest.mark.requirement("MCP-42")
-def test_base64_header_is_decoded(modern: HttpClient) -> None:
-    def read(uri: str) -> Reply:
-        name = {"Mcp-Name": f"=?base64?{base64.b64encode(uri.encode()).decode()}?="}
-        return modern.post({**modern.message("resources/read", {"uri": uri}), "id": 1}, name)
-
-    assert read(URI).messages[0]["result"]["contents"][0]["uri"] == URI
-    # A name that only base64 can carry passes the check; the registry does not know it.
-    assert read("skill://naïve-ß/Übersicht 表.md").error == (400, -32602, 1)
 
 
 def test_body_over_limit_is_too_large(http_client: HttpClient) -> None:

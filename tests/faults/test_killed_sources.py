@@ -12,7 +12,6 @@ import pytest
 from faults.killing import Killer, succeed
 from mcp_skills_server.format.archive import Files
 from sources.git.remotes import Upstream
-from sources.oci.registries import docker_registry
 from sources.publishers import Publisher, skill_md
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
@@ -157,20 +156,3 @@ def test_killed_fetch_of_git_source_loses_no_skill(tmp_path: Path) -> None:
             hidden.rename(upstream.directory)
 
     kill_fetches("git", f"{upstream.url}#skills", tmp_path, publish, 12, set_offline=set_offline)
-
-
-@pytest.mark.needs_program("docker-registry")
-def test_killed_fetch_of_oci_artifact_loses_no_skill(tmp_path: Path) -> None:
-    with docker_registry(tmp_path / "registry") as registry:
-
-        def publish(number: int) -> None:
-            root = tmp_path / "root" / str(number)
-            for name in names(number):
-                for path, (raw, executable) in version(name, number).items():
-                    file = root / name / path
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_bytes(raw)
-                    file.chmod(0o755 if executable else 0o644)
-            succeed("push", str(root), registry.named())
-
-        kill_fetches("oci", registry.named(), tmp_path, publish, 12)

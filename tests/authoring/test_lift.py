@@ -78,24 +78,39 @@ def bench(tmp_path: Path) -> Bench:
 
 @each_row(("passed", "total", "low", "high"), [
     (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718),
-    (20, 20, 0.8389, 1.0),
+    (29, 29, 0.8830, 1.0),
 ])  # fmt: skip
 def test_interval_of_a_share_is_wilsons(passed: int, total: int, low: float, high: float) -> None:
-    """The figures are those of Newcombe's comparison of seven methods (1998)."""
+    """Newcombe, Statistics in Medicine 17 (1998), 857-872, Table I, method 3; the last row is the mirror of 0 of 29."""
     assert wilson(passed, total) == pytest.approx((low, high), abs=6e-5)
 
 
 @each_row(("one", "other", "low", "high", "verdict"), [
     ((56, 70), (48, 80), 0.0524, 0.3339, "helps"), ((48, 80), (56, 70), -0.3339, -0.0524, "harms"),
-    ((9, 10), (3, 10), 0.1705, 0.8090, "helps"), ((5, 56), (0, 29), -0.0381, 0.1926, "not shown"),
+    ((9, 10), (3, 10), 0.1705, 0.8090, "helps"), ((6, 7), (2, 7), 0.0582, 0.8062, "helps"),
+    ((5, 56), (0, 29), -0.0381, 0.1926, "not shown"), ((0, 10), (0, 20), -0.1611, 0.2775, "not shown"),
+    ((10, 10), (0, 20), 0.6791, 1.0, "helps"), ((0, 10), (10, 10), -1.0, -0.6075, "harms"),
 ])  # fmt: skip
 def test_interval_of_a_difference_is_newcombes(
     one: tuple[int, int], other: tuple[int, int], low: float, high: float, verdict: str
 ) -> None:
-    """The figures are those of Newcombe's comparison of eleven methods (1998), by its tenth."""
+    """Newcombe, Statistics in Medicine 17 (1998), 873-890, Table II, method 10."""
     found = compare_shares(one, other)
     assert (found.low, found.high) == pytest.approx((low, high), abs=6e-5)
     assert found.verdict == verdict
+
+
+@each_row(("one", "other", "share", "difference"), [
+    ((9, 15), (2, 7), (0.357468301206, 0.801755038587), (-0.115942300431, 0.600843662758)),
+    ((40, 40), (599, 1000), (0.912378398803, 1.0), (0.308403877544, 0.431699256213)),
+])  # fmt: skip
+def test_intervals_have_the_exact_quantile(
+    one: tuple[int, int], other: tuple[int, int], share: tuple[float, float], difference: tuple[float, float]
+) -> None:
+    """Figures of SciPy 1.17.1 (`proportion_ci`) and statsmodels 0.15.0 (`confint_proportions_2indep`)."""
+    found = compare_shares(one, other)
+    assert wilson(*one) == pytest.approx(share, abs=1e-9)
+    assert (found.low, found.high) == pytest.approx(difference, abs=1e-9)
 
 
 def test_known_effect_is_measured_and_nothing_runs_twice(bench: Bench) -> None:

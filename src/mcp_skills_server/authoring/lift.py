@@ -38,7 +38,7 @@ WITHOUT: Final = "without_skill"
 OLD: Final = "old_skill"
 _SHOWN: Final = {WITHOUT: "no skill", OLD: "the last version"}
 _KIND: Final = "lift"
-_Z: Final = 1.959964
+_Z: Final = statistics.NormalDist().inv_cdf(0.975)
 """The quantile of the normal distribution for intervals of 95 %."""
 _DELTAS: Final = {"pass_rate": "+.2f", "time_seconds": "+.1f", "tokens": "+.0f"}
 """The figures of a benchmark, and how their differences are written."""

@@ -251,3 +251,14 @@ def test_proposal_shows_what_was_measured_of_it(bench: Bench, tmp_path: Path) ->
     asked = len(bench.questions())
     assert "lift: helps: 15 of 15 assertions, 6 of 15 with no skill, +0.60" in invoke(*words).stdout
     assert len(bench.questions()) == asked  # a review runs no judge
+
+
+def test_documented_trial_on_the_example_skills_needs_no_model(tmp_path: Path) -> None:
+    shutil.copytree("fixtures/skills", tmp_path / "skills")  # outside git, so without a last version
+    judge = f"{sys.executable} examples/judges/scripted.py"
+    words = ("--outputs", "--runs", 1, "--judge", judge, "--cache-dir", tmp_path / "cache")
+    (line,) = invoke("evaluate", tmp_path / "skills", *words).stdout.splitlines()
+    assert line in Path("docs/lift.md").read_text()
+    skill = tmp_path / "skills/commit-messages/SKILL.md"
+    skill.write_text(skill.read_text().replace("in the imperative", "shortly"))
+    assert "commit-messages: helps: 11 of 15 assertions" in invoke("evaluate", tmp_path / "skills", *words).stdout

@@ -250,6 +250,7 @@ def test_proposal_shows_what_was_measured_of_it(bench: Bench, tmp_path: Path) ->
     invoke("evaluate", tmp_path / "tried", *bench.judging)  # cached where a reviewer looks
     asked = len(bench.questions())
     assert "lift: helps: 15 of 15 assertions, 6 of 15 with no skill, +0.60" in invoke(*words).stdout
+    assert json_of(*words)["lift"] == ["helps: 15 of 15 assertions, 6 of 15 with no skill, +0.60 (95 % +0.28 to +0.80)"]
     assert len(bench.questions()) == asked  # a review runs no judge
 
 

@@ -9,10 +9,10 @@ output. It reads a JSON object from stdin: `prompt`, `skill` (its files, or null
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +28,8 @@ from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.format.ignored import ignored
 from mcp_skills_server.model import EVALS, Json, printable
 from mcp_skills_server.model.decoding import load_json
+from mcp_skills_server.model.digests import digest_of
+from mcp_skills_server.model.skill import combined_digest
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.sources.git.history import pathspecs, read_log, working_copy
 from mcp_skills_server.sources.git.program import Git, GitFailedError
@@ -37,7 +39,7 @@ WITH: Final = "with_skill"
 WITHOUT: Final = "without_skill"
 OLD: Final = "old_skill"
 _SHOWN: Final = {WITHOUT: "no skill", OLD: "the last version"}
-_KIND: Final = "lift"
+_KIND: Final = "benchmark"
 _Z: Final = statistics.NormalDist().inv_cdf(0.975)
 """The quantile of the normal distribution for intervals of 95 %."""
 _DELTAS: Final = {"pass_rate": "+.2f", "time_seconds": "+.1f", "tokens": "+.0f"}
@@ -269,21 +271,38 @@ def _statistics(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, flo
     return figures
 
 
-def remember(answers: Index, files: Files, sentences: Sequence[str]) -> None:
-    """Cache what was measured of this version of a skill."""
-    answers.save_memos(_KIND, {_digest(files): json.dumps([*sentences]).encode()})
+class Measured(NamedTuple):
+    """The last result for one version of a skill: the notes of its benchmark, and of when."""
+
+    notes: Sequence[str]
+    model: str
+    time: float  # seconds since 1970
 
 
-def recall(answers: Index, files: Files) -> list[str]:
-    """Return the cached sentences about this version of a skill; never run a program."""
-    key = _digest(files)
-    raw = answers.memos(_KIND, [key]).get(key, b"[]")
-    return [str(sentence) for sentence in load_json(raw)]
+def remember(answers: Index, files: Files, report: Mapping[str, Any]) -> None:
+    """Cache the result of this version of a skill."""
+    about = report["metadata"]
+    measured = Measured(report["notes"], about["executor_model"], time.time())
+    answers.save_memos(_KIND, {_key(digests_of(files)): json.dumps(measured).encode()})
 
 
-def _digest(files: Files) -> bytes:
-    hashes = [(path, hashlib.sha256(raw).hexdigest()) for path, raw in _graded(files)]
-    return hashlib.sha256(json.dumps(hashes).encode()).digest()
+def recall(answers: Index | None, digests: Mapping[str, str]) -> Measured | None:
+    """Return the cached result for the version with these files; never run a program."""
+    if answers is None:
+        return None
+    key = _key(digests)
+    raw = answers.memos(_KIND, [key]).get(key)
+    return None if raw is None else Measured(*load_json(raw))
+
+
+def digests_of(files: Files) -> dict[str, str]:
+    """Return the digest of each file."""
+    return {path: digest_of(raw) for path, (raw, _) in files.items()}
+
+
+def _key(digests: Mapping[str, str]) -> bytes:
+    graded = {path: digest for path, digest in digests.items() if not path.startswith(EVALS)}
+    return combined_digest(graded).encode()
 
 
 def last_version(root: str, folder: str, nested: Sequence[str], files: Files) -> Files | None:
@@ -301,7 +320,7 @@ def last_version(root: str, folder: str, nested: Sequence[str], files: Files) ->
     for commit in read_log(git, pathspecs(inside, left_out)) or ():
         with suppress(GitFailedError, SourceError):  # it may have removed the folder
             version = _version(git, f"{commit.id}:{inside}", below)
-            if _digest(version) != _digest(files):
+            if _graded(version) != _graded(files):
                 return version
     return None
 

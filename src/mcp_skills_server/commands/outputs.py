@@ -80,7 +80,7 @@ def evaluate_outputs(options: OutputOptions, registry: Registry) -> int:
     for plan in plans:
         runs = [{**labels, **next(gradings)} for labels, _, _ in plan.slots]
         report = lift.benchmark(plan.skill.name, registry.place(plan.skill), runs)
-        lift.remember(answers, plan.files, report["notes"])
+        lift.remember(answers, plan.files, report)
         reports.append(report)
         for sentence in report["notes"] if options.form == "table" else ():
             say(f"{plan.skill.path}: {sentence}")

@@ -15,7 +15,12 @@ from mcp_skills_server.commands.features.records import UsageOptions, store_at
 from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import make_watcher, open_served, proposals_at
-from mcp_skills_server.commands.options import FollowOptions, ProposalOptions, optional_roots
+from mcp_skills_server.commands.options import (
+    FollowOptions,
+    ProposalOptions,
+    index_of,
+    optional_roots,
+)
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.running import end_on_signals, exit_now
@@ -119,7 +124,15 @@ def _make_app(
     secret_hash = hashlib.sha256(secret.encode()).digest()
     sessions = PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash)
     states = opened.source_states
-    page = WebPage(runtime, settings, views, sessions, site_states=states, counts=counts)
+    page = WebPage(
+        runtime,
+        settings,
+        views,
+        sessions,
+        site_states=states,
+        counts=counts,
+        answers=index_of(options.cache_dir),
+    )
     probes = Probes(registry, lambda _: False, site_states=states)
     return make_app([mcp_part(attachment), page.part()], probes, front, runtime.events)
 

@@ -88,12 +88,10 @@ class SkillReader:
         Raises:
             StaleFileError: a file could not be read.
         """
-        return combined_digest(self.digests(skill))
-
-    def digests(self, skill: Skill) -> dict[str, str]:
-        """Return the digest of each file of a skill; StaleFileError as for `read`."""
         files = skill.files.items()
-        return {path: file.digest or digest_of(self.read(file)) for path, file in files}
+        return combined_digest(
+            {path: file.digest or digest_of(self.read(file)) for path, file in files}
+        )
 
     def body(self, skill: Skill) -> Body:
         """Return the skill's instructions and the files that they refer to.

@@ -180,23 +180,26 @@ def measure(root: Path, cache: Path) -> None:
 
 
 def test_reviewer_sees_the_lift_of_exactly_the_proposed_version(folder: Path) -> None:
-    cache, text, evals = folder / "cache", manifest("tea") + "Brew.\n", {"prompt": "Brew.", "assertions": ["it is hot"]}
-    tried = write_skill(folder / "tried/tea", evals__evals_json=json.dumps({"evals": [evals]}))
+    cache, text = folder / "cache", manifest("tea") + "Brew.\n"
+    evals = json.dumps({"evals": [{"prompt": "Brew.", "assertions": ["it is hot"]}]})
+    tried = write_skill(folder / "tried/tea", evals__evals_json=evals)
     (tried / SKILL_MD).write_text(text)
     measure(folder / "tried", cache)
     options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept", "--ui", "--cache-dir", cache)
     with app_serving(*options) as server, client(server, "modern", token=ANN) as wire:
 
         def review(text: str) -> Reply:
-            files = {SKILL_MD: text}
+            files = {SKILL_MD: text, "evals/evals.json": evals}
             proposed = wire.call("skills_propose", name="tea", files=files, reason="It is missing.")
             return get(server, f"/ui/proposals/{proposed['structuredContent']['id']}", **bearer_header(BOB))
 
         page = review(text)
-        shown = "helps 3 of 3 assertions, 0 of 3 with no skill, +1.00 (95 % +0.21 to +1.00)"
-        assert shown in visible_text(page) and "with <script>alert(1)</script>" in visible_text(page)
+        shown = (
+            r"helps 3 of 3 assertions, 0 of 3 with no skill, \+1.00 \(95 % \+0.21 to \+1.00\); 20..-..-.. <script>alert"
+        )
+        assert re.search(shown, visible_text(page))
         assert b"<script>alert" not in page.body and b"<img src=x" not in page.body
-        assert "assertions" not in visible_text(review(text + "More.\n"))
+        assert "of 3 assertions" not in visible_text(review(text + "More.\n"))
 
 
 def test_author_sees_the_lift_of_the_version_that_is_served(tmp_path: Path) -> None:

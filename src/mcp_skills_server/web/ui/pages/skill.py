@@ -22,7 +22,6 @@ from starlette.responses import Response, StreamingResponse
 from mcp_skills_server.access.grants import SkillRights, rights_on
 from mcp_skills_server.authoring import context, evaluation, lift
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
-from mcp_skills_server.authoring.lift import Measured
 from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
 from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.checks import Survey
@@ -124,7 +123,7 @@ class AuthorReport(NamedTuple):
     errors: Sequence[UsageError | str]  # why files in its folder evals contain no cases
     hosts: Sequence[tuple[str, str]]  # hosts, and how much of it their models see unasked
     neighbours: Sequence[Overlap]  # similar skills, which a model may confuse with it
-    lift: Measured | None  # what it changes in outputs, as last measured
+    lift: Sequence[str]  # what it changes in outputs, as last measured
 
 
 async def page(request: Request, ctx: Context) -> Response:
@@ -415,7 +414,7 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     cases, errors = evaluation.own_cases(registry.read, skill, show)
     search, hosts = ctx.offering.search, _hosts(ctx, skill)
     alone = without_nested(skill, skill.nested, registry.roots[skill.root])
-    measured = lift.recall(ctx.site.answers, registry.digests(alone))
+    measured = lift.recall(ctx.site.answers, registry.digest_over(alone))
     try:
         results = [*evaluation.evaluate(cases[:_MAX_CASES], RankingJudge(search), ctx.snapshot)]
         similar = search.find(skill.description or skill.name, _NEIGHBOURS, ctx.offers)

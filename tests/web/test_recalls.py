@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commands.calls import names_served
+from commands.calls import exit_code, invoke, names_served
 from mcp_skills_server.catalog.registry import Registry
 from web.http_wire import HttpClient, client, http_serving, token_file
 from web.in_process import app_serving
@@ -123,6 +123,35 @@ def test_notice_names_no_skill_that_the_caller_may_not_see(folder: Path) -> None
         assert "RECALLED" not in listing(ann, refunds)  # the grant is gone, and with it all knowledge
 
 
+def test_session_of_another_principal_is_neither_told_nor_opened(folder: Path) -> None:
+    grants = '[[grant]]\nwho = ["token:ann", "token:bob"]\nskills = ["**"]\n'
+    config = configure(folder, 'advisories = "advisories.toml"\n' + grants)
+    with app_serving("--config", config) as server, clients_of_ann_and_bob(server, "modern") as (ann, bob):
+        session = load(ann, "tea")
+        recall(folder, {"tea": "tax"})
+        server.reload()
+        assert "RECALLED" not in listing(bob, session)
+        assert "RECALLED" in listing(ann, session)
+
+
+def test_version_is_the_same_for_a_client_that_may_read_only_a_part_of_it(folder: Path) -> None:
+    inner = folder / "skills" / "tea" / "green"
+    write_skill(inner)
+    grants = '[[grant]]\nwho = ["token:bob"]\nskills = ["tea"]\n'
+    config = configure(folder, f'advisories = "advisories.toml"\naudit-log = "audit.jsonl"\n{grants}')
+    with app_serving("--config", config) as server, client(server, "modern", token=BOB) as bob:
+        had = load(bob, "tea")
+        bob.call("skills_unload", all=True, session=had)
+        recall(folder, {"tea": "none"})
+        write_skill(inner, description="Makes another green tea when it is asked to.")
+        server.reload()
+        assert "RECALLED" in listing(bob, had)
+        assert "RECALLED" not in listing(bob, load(bob, "tea"))
+    done = invoke("recall", "--advisories", folder / "advisories.toml", folder / "audit.jsonl")
+    assert exit_code(done) == 1
+    assert "token:bob" in done.stdout
+
+
 def test_server_follows_the_file_of_advisories_and_keeps_the_former_if_it_is_broken(folder: Path) -> None:
     advisories = folder / "advisories.toml"
     with http_serving(folder / "skills", "--advisories", advisories) as server, client(server, "modern") as user:
@@ -142,8 +171,10 @@ def test_page_warns_of_a_recalled_skill_with_the_reason(folder: Path) -> None:
         assert b"recalled" not in server.send("GET", "/ui/").body
         recall(folder, {"tea": "none"})
         server.reload()
-        for page in ("/ui/", "/ui/problems?code=recalled"):
+        for page in ("/ui/", "/ui/problems?code=recalled", "/ui/skills/tea"):
             assert f"recalled (high): {REASON}" in server.send("GET", page).body.decode()
+        for page in ("/ui/skills/tea", "/ui/raw/tea?file=SKILL.md", "/ui/history/tea"):
+            assert server.send("GET", page).status == 404
 
 
 def test_fetched_copy_is_refused_after_a_restart_without_network(folder: Path) -> None:

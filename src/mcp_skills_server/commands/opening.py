@@ -145,15 +145,12 @@ class OpenedRoots:
 
     def reread_advisories(self, path: str | None) -> str:
         """Apply the file of advisories as it is now. Return the reason of a refusal, or ""."""
-        recalls, before = self.registry.recalls, self.registry.recalls.advisories
         try:
-            recalls.replace(read_advisories(path))
+            advisories = read_advisories(path)
         except UsageError as error:
             return f"{error}; the former advisories stay in force"
-        if recalls.advisories != before:
-            self.registry.loaded.wait()
-            self.registry.refresh()
-            logger.info("%s was reloaded; its advisories: %d", path, len(recalls.advisories))
+        if self.registry.recall(advisories):
+            logger.info("%s was reloaded; its advisories: %d", path, len(advisories))
         return ""
 
 

@@ -46,6 +46,9 @@ def test_skill_is_refused_by_its_digest_and_by_that_of_any_file(tmp_path: Path) 
             assert REASON in registry.snapshot.problems[0].message
     with Registry([tmp_path], recalls=recalls_of(whole, is_locked=True)) as registry:
         assert codes(registry) == {"bad": "lock-recalled"}
+    with Registry([tmp_path]) as registry:
+        both = recalls_of(*files.values()).advisory_on(registry.snapshot.skills["bad"])
+        assert both == advisory(min(files.values())), "one replica tells what another has told"
 
 
 def test_skill_is_refused_while_it_is_served_and_admitted_once_it_differs(tmp_path: Path) -> None:

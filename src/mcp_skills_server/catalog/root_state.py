@@ -239,7 +239,6 @@ class RootState:
                 recalled[directory] = (refusal.problem.at(shown, skill.path),)
         self.skills.replace(recalled, {})
         self._unattached.replace(recalled, recalled)
-        self.unsaved |= recalled.keys()
         return bool(recalled)
 
     def _refuse(self, subtree: str, scan: Scan, known: Mapping[str, Skill]) -> None:

@@ -201,15 +201,10 @@ def open_roots(
 
         pins = Pins(dict(zip(folders, locked, strict=True)))
         gates.insert(0, pins)
+    limits, gate = limits_of(options), all_of(gates)
+    index = index_of(options.cache_dir) if indexed else None
     recalls = Recalls(read_advisories(options.advisories), is_locked=locked is not None)
-    registry = Registry(
-        roots,
-        limits_of(options),
-        index=index_of(options.cache_dir) if indexed else None,
-        gate=all_of(gates),
-        sources=mirrors,
-        recalls=recalls,
-    )
+    registry = Registry(roots, limits, index=index, gate=gate, sources=mirrors, recalls=recalls)
     _check_separate(by_folder, registry)
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
@@ -369,10 +364,8 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         registry = opened.registry
         registry.load()
         if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
-            reasons = {
-                problem.skill: f"{problem.message} [{problem.code}]"
-                for problem in registry.snapshot.problems
-            }
+            problems = registry.snapshot.problems
+            reasons = {problem.skill: f"{problem.message} [{problem.code}]" for problem in problems}
             reason = reasons.get(unserved[0], "it is not there")
             reason += more_suffix(len(unserved) - 1)
             hint = "see 'diff --lock', then 'update', or leave out --frozen"

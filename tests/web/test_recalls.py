@@ -144,9 +144,12 @@ def test_version_is_the_same_for_a_client_that_may_read_only_a_part_of_it(folder
         bob.call("skills_unload", all=True, session=had)
         recall(folder, {"tea": "none"})
         write_skill(inner, description="Makes another green tea when it is asked to.")
+        assert server.server is not None
+        server.server.opened.registry.refresh()
+        assert "RECALLED" not in listing(bob, had)
         server.reload()
         assert "RECALLED" in listing(bob, had)
-        assert "RECALLED" not in listing(bob, load(bob, "tea"))
+        assert "RECALLED" not in text_of(bob.call("skills_load", names=["tea"], session=None))
     done = invoke("recall", "--advisories", folder / "advisories.toml", folder / "audit.jsonl")
     assert exit_code(done) == 1
     assert "token:bob" in done.stdout

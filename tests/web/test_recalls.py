@@ -28,10 +28,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def recall(folder: Path, replacements: dict[str, str]) -> None:
-    """Recall these skills, each with its replacement, by atomic replace."""
+def digests_of(folder: Path) -> dict[str, str]:
     with Registry([folder / "skills"]) as registry:
-        digests = {path: registry.digest_over(skill) for path, skill in registry.snapshot.skills.items()}
+        return {path: registry.digest_over(skill) for path, skill in registry.snapshot.skills.items()}
+
+
+def recall(folder: Path, replacements: dict[str, str], digests: dict[str, str] | None = None) -> None:
+    """Recall these skills as they are or were, each with its replacement, by atomic replace."""
+    digests = digests or digests_of(folder)
     text = "version = 1\n"
     for path, replacement in replacements.items():
         text += f'[[advisory]]\ndigest = "{digests[path]}"\nreason = "{REASON}"\nseverity = "high"\n'
@@ -142,11 +146,12 @@ def test_version_is_the_same_for_a_client_that_may_read_only_a_part_of_it(folder
     with app_serving("--config", config) as server, client(server, "modern", token=BOB) as bob:
         had = load(bob, "tea")
         bob.call("skills_unload", all=True, session=had)
-        recall(folder, {"tea": "none"})
+        before = digests_of(folder)
         write_skill(inner, description="Makes another green tea when it is asked to.")
         assert server.server is not None
         server.server.opened.registry.refresh()
         assert "RECALLED" not in listing(bob, had)
+        recall(folder, {"tea": "none"}, before)
         server.reload()
         assert "RECALLED" in listing(bob, had)
         assert "RECALLED" not in text_of(bob.call("skills_load", names=["tea"], session=None))

@@ -297,11 +297,12 @@ class FilteredSkills:
         made: dict[str, Skill] = {}
         for path in self._readable:
             skill, kept = whole.skills[path], own.get(path)
+            if kept is not None and self.advisory_on(kept):
+                kept = None  # only a withheld file differs from the recalled version
             # neither the registry's own object nor made from it: made from an earlier one
             if kept is None or (kept is not skill and before.get(path) is not skill):
                 left = self._without_withheld(skill)
-                # recalled: by the digest of all files, while only a withheld one has changed since
-                if kept is None or not kept.has_same_content(left) or self.advisory_on(kept):
+                if kept is None or not kept.has_same_content(left):
                     kept = left
             if kept is not skill:
                 self._outer[path] = skill

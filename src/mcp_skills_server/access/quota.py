@@ -108,7 +108,7 @@ def _network_of(address: str) -> str:
 def owner_to_evict(
     held: Mapping[Owner, int], newcomer: Owner, able: Collection[Owner]
 ) -> Owner | None:
-    """Return the owner of `able` that makes room for `newcomer` by max-min fairness, or None.
+    """Return the owner of `able` that gives way to `newcomer` by max-min fairness, or None.
 
     Only `newcomer` itself and owners that hold more than it are considered.
     """

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, cast
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import PROGRAM, UsageError
 from mcp_skills_server.hosts import jsontext, tomltext
 from mcp_skills_server.hosts.table import Host
 
 _BOM: Final = "\ufeff"
 _CORRECT: Final = "correct it there and run the command again"
-_PROGRAM: Final = "mcp-skills-server"
 _OURS: Final = re.compile(r"mcp_skills_server|mcp-skills-server(?:[@\[=<>~!].*)?")
 """This server's module, or its program, perhaps with an extra or a version."""
 _STARTER: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?|uvx|uv|pipx")
@@ -223,7 +222,7 @@ def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
     if not words:
         return False
     first = _base(words[0])
-    if first == _PROGRAM:
+    if first == PROGRAM:
         return True
     if "serve" not in words or not _STARTER.fullmatch(first):
         return False

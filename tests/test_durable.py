@@ -83,7 +83,9 @@ def test_folder_is_written_atomically(tmp_path: Path) -> None:
 def test_read_stops_at_limit_and_closes_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"12345")
     opened = len(os.listdir("/dev/fd"))
-    assert read_regular(tmp_path / "a", 3)[0] == b"1234"
+    assert read_regular(tmp_path / "a", 5)[0] == b"12345"
+    with pytest.raises(OSError, match="it has more than 4 bytes"):
+        read_regular(tmp_path / "a", 4)
     with pytest.raises(OSError, match="not a regular file"):
         read_regular(tmp_path, 3, wait=True)
     # Some file systems cannot sync a folder (EINVAL), which is no error.

@@ -229,7 +229,7 @@ def test_invalid_trigger_set_is_reported_in_one_line(skills: Path) -> None:
     largest.write_bytes(raw)
     assert invoke("evaluate", skills, "--cases", largest).return_value == 0
     file.write_bytes(raw + b" ")
-    assert "any.json: has more than 16,777,216 bytes; split it" in refusal("evaluate", skills, "--cases", file)
+    assert "any.json: cannot be read (it has more than 16,777,216 " in refusal("evaluate", skills, "--cases", file)
 
 
 def trigger_set(count: int, length: int) -> str:

@@ -528,7 +528,7 @@ def test_symlink_is_followed_and_kept(platform: Platform, skills: Path, tmp_path
 
 def test_file_of_16_mib_is_the_largest(platform: Platform, skills: Path) -> None:
     path = write_config(platform, "cursor", "{}")
-    for size, reason in ((16 << 20, "not valid JSON"), ((16 << 20) + 1, "larger than 16 MiB; name")):
+    for size, reason in ((16 << 20, "not valid JSON"), ((16 << 20) + 1, "it has more than 16,777,216 bytes; name")):
         os.truncate(path, size)
         assert reason in usage_error(platform, "cursor", skills)
 

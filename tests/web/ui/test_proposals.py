@@ -24,10 +24,10 @@ from tables import each_row
 from web.http_wire import Reply, Target, bearer_header, client, token_file
 from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB, configure
-from web.ui.chromium import find_harm, needs_chromium, open_page, page_width
+from web.ui.chromium import needs_chromium, open_page, page_width
 from web.ui.serving import fetch, get, grant, ui_command, visible_text
 from web.ui.serving import text_of as text_of_reply
-from wire import serving, write_skill
+from wire import write_skill
 
 RIGHTS = ["propose", "review"]
 GRANTS = grant("ann", "**", may=RIGHTS) + grant("bob", "tea", "tea/**", may=RIGHTS)
@@ -117,14 +117,6 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
     records = map(json.loads, audit.read_text().splitlines())
     (record,) = (record for record in records if record["event"] == "approve")
     assert (record["principal"], record["proposer"], record["skill"]) == ("token:bob", "token:ann", "tea")
-
-
-def test_similar_skills_are_shown_only_to_reviewers_who_may_read_them(folder: Path) -> None:
-    write_skill(folder / "skills" / "spy", description="Does a thing when it is asked to.")
-    with reviewing(folder) as server:
-        path = f"/ui/proposals/{propose(server, ANN, 'tea')}"
-        assert "spy says much the same" in visible_text(get(server, path, **bearer_header(ANN)))
-        assert "spy" not in visible_text(get(server, path, **bearer_header(BOB)))
 
 
 def test_queries_rank_only_skills_that_the_reviewer_may_read(folder: Path) -> None:
@@ -249,36 +241,3 @@ def test_proposal_is_reviewed_on_a_phone(chromium: Browser, folder: Path) -> Non
         expect(page.get_by_role("heading", name="Decision")).to_be_visible()
         page.get_by_role("button", name="Reject").click()
         expect(page.get_by_role("status")).to_contain_text("Rejected by local")
-
-
-@needs_chromium
-def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Path) -> None:
-    """One host proposes, a person approves in a browser, another host is notified and loads the new text."""
-    skills, store = folder / "skills", folder / "kept"
-    with (
-        serving(skills, "--proposals", store, host="one") as proposer,
-        serving(skills, host="two") as other,
-        ui_command(skills, "--proposals", store) as address,
-        open_page(chromium) as seen,
-    ):
-        digest = proposer.call("skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
-        files = {SKILL_MD: "---\nname: coffee\ndescription: Grinds coffee beans, and brews tea.\n---\n\nSlowly.\n"}
-        proposed = proposer.call("skills_propose", name="coffee", files=files, reason="Tea, too.", base=digest)
-        assert not proposed.get("isError"), text_of(proposed)
-        page = seen.page
-        page.goto(address)
-        assert page.url == address.partition("enter")[0], "the secret leaves the address"
-        assert page.evaluate("() => document.cookie") == ""
-        page.get_by_role("link", name="Proposals").click()
-        page.get_by_role("link", name="coffee").click()
-        expect(page.locator("table.sides")).to_contain_text("Slowly.")
-        expect(page.locator("#queries + ul")).to_contain_text("rank 1 now, 1 with the proposal")
-        assert find_harm(page) == []
-        page.get_by_label("Message to the proposer").fill("Good idea")
-        page.get_by_role("button", name="Approve").click()
-        expect(page.get_by_role("status")).to_contain_text(re.compile(r"Approved by local .* 20\d\d.*: Good idea"))
-        while other.notification()["method"] != "notifications/resources/list_changed":
-            pass
-        assert "Slowly." in text_of(other.call("skills_load", names=["coffee"]))
-        assert "approved, Good idea" in text_of(proposer.call("skills_proposals"))
-        assert seen.refused == []

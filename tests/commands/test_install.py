@@ -544,10 +544,14 @@ def test_file_and_backup_keep_their_owner(platform: Platform, skills: Path) -> N
 
 
 @each_row("call", ["replace", "fsync"])
+@each_row("backup", [None, CODEX.encode()])  # with one, the file itself is the first to be written
 def test_failed_write_leaves_the_old_file(
-    tmp_path: Path, skills: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, skills: Path, monkeypatch: pytest.MonkeyPatch, call: str, backup: bytes | None
 ) -> None:
     path = write_config(platform_below(tmp_path), "codex")
+    if backup is not None:
+        path.with_name("config.toml.bak").write_bytes(backup)
+    before = file_names(path)
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -555,7 +559,7 @@ def test_failed_write_leaves_the_old_file(
     monkeypatch.setattr(os, call, fail)
     assert "No space left on device" in usage_error(platform_below(tmp_path), "codex", skills)
     assert path.read_text(encoding="utf-8") == CODEX
-    assert file_names(path) == ["config.toml"]
+    assert file_names(path) == before
 
 
 def test_file_changed_during_the_edit_is_refused(

@@ -268,10 +268,9 @@ print({answer})
 """
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["json.dumps(named)", "json.dumps(dict(skills=named, **(dict(cost_usd=1) if named else {})))", '"\\n".join(named)'],
-)
+@pytest.mark.parametrize("answer", [
+    "json.dumps(named)", "json.dumps(dict(skills=named, **(dict(cost_usd=1) if named else {})))", '"\\n".join(named)',
+])  # fmt: skip
 def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tmp_path: Path) -> None:
     file = write_trigger_set(tmp_path / "refunds.json", ("refunds and minutes", True), ("hello", False))
     judge = tmp_path / "judge.py"

@@ -41,15 +41,12 @@ def test_endpoint_accepts_base_url_or_full_url(path: str) -> None:
 LARGE = b"1" + b"0" * 400
 
 
-@each_row(
-    ("status", "body"),
-    [
-        (500, b""), (302, b""), (200, b"no json"), (200, b'{"data": []}'), (200, b"[" * 100_000),
-        *((200, b'{"data": [{"index": 0, "embedding": [%s]}]}' % numbers) for numbers in (b'"x"', b"", b"NaN", LARGE)),
-        (200, b'{"data": [{"index": 1e999, "embedding": [1]}]}'),
-        (200, b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 1, "embedding": [1, 2]}]}'),
-    ],
-)  # fmt: skip
+@each_row(("status", "body"), [
+    (500, b""), (302, b""), (200, b"no json"), (200, b'{"data": []}'), (200, b"[" * 100_000),
+    *((200, b'{"data": [{"index": 0, "embedding": [%s]}]}' % numbers) for numbers in (b'"x"', b"", b"NaN", LARGE)),
+    (200, b'{"data": [{"index": 1e999, "embedding": [1]}]}'),
+    (200, b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 1, "embedding": [1, 2]}]}'),
+])  # fmt: skip
 def test_invalid_response_is_one_line_without_secret(status: int, body: bytes) -> None:
     with tiny.endpoint() as served:
         served.status, served.body = status, body

@@ -191,11 +191,13 @@ class Prober:
 
     async def _refusals(self, entries: list[Fields]) -> None:
         """Send the requests that every server refuses."""
-        skill = entries[0]["uri"] if entries else ""
-        files = [file["uri"] for file in _files(entries[0])] if entries else []
-        supporting = [uri for uri in files if not uri.endswith(f"/{SKILL_MD}")]
-        known = {"skill": skill, "folder": skill.removesuffix(f"/{SKILL_MD}")} if skill else {}
-        known |= {"file": uri for uri in files if not uri.endswith(f"/{SKILL_MD}")}
+        known: dict[str, str] = {}
+        for entry in entries[:1]:
+            skill = entry["uri"]
+            known = {"skill": skill, "folder": skill.removesuffix(f"/{SKILL_MD}")}
+            for file in _files(entry):
+                if not file["uri"].endswith(f"/{SKILL_MD}"):
+                    known["file"] = file["uri"]
         for id_ in rules():
             for row in rules()[id_].get("refused", ()):
                 is_other = row.get("modern", False) and not self._is_modern

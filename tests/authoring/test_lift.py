@@ -293,7 +293,7 @@ def test_proposal_shows_what_was_measured_of_it(bench: Bench, tmp_path: Path) ->
     asked = len(bench.questions())
     assert "lift: helps: 15 of 15 assertions, 6 of 15 with no skill, +0.60" in invoke(*words).stdout
     (note,) = json_of(*words)["lift"]
-    assert re.search(r"\+0\.60 \(95 % \+0\.28 to \+0\.80\); 20\d\d-\d\d-\d\d scripted$", note)
+    assert re.search(r"\+0\.60 \(95 % \+0\.28 to \+0\.80\); measured 20\d\d-\d\d-\d\d with scripted$", note)
     assert len(bench.questions()) == asked  # a review runs no judge
 
 

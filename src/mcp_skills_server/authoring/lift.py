@@ -277,8 +277,8 @@ def _statistics(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, flo
 def remember(answers: Index, digest: str, report: Mapping[str, Any]) -> None:
     """Cache the notes about the version of a skill with this digest, with their day and model."""
     about = report["metadata"]
-    origin = f"{about['timestamp'][:10]} {about['executor_model']}".strip()
-    notes = [f"{note}; {origin}" for note in report["notes"]]
+    origin = f"{about['timestamp'][:10]} with {about['executor_model'] or 'an unnamed model'}"
+    notes = [f"{note}; measured {origin}" for note in report["notes"]]
     answers.save_memos(_KIND, {digest.encode(): json.dumps(notes).encode()})
 
 

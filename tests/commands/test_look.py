@@ -63,10 +63,12 @@ def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeyp
     ]
     assert done.stderr.startswith("mcp-skills-server: 2 errors, 1 warning: ") and done.stderr.count("\n") == 1
     digests = {name: hashlib.sha256((one / name).read_bytes()).hexdigest() for name in ("SKILL.md", "a.md")}
+    combined = hashlib.sha256("".join(f"{name}\0sha256:{digest}\n" for name, digest in digests.items()).encode())
     *lines, problem, blank, last = invoke("show", "root", "one").stdout.splitlines()
     assert lines == [
         *("name:        one", "path:        one", "uri:         skill://one/SKILL.md", "title:       Thing"),
         *("description: Does one thing.", "version:     1.2", "standing:    served"),
+        f"digest:      sha256:{combined.hexdigest()}",
         *("models see:  with its whole description", "", "FILE      BYTES  DIGEST"),
         *(f"SKILL.md  83     sha256:{digests['SKILL.md']}", f"a.md      1      sha256:{digests['a.md']}"),
     ]

@@ -110,6 +110,7 @@ def test_locked_skill_that_is_recalled_is_refused_with_a_code_of_its_own(root: P
     ("version = 1\n[advisory]\n", "not a list of tables"),
     ("version = 1\nadvisory = [1]", "advisory 1 is not a table"),
     ("version = 1\n[[advisory]]\ndigest = 'sha256:1'", "advisory 1: 'digest' is not"),
+    (f"version = 1\n[[advisory]]\ndigest = '{digest_of(b'').upper()}'", "'sha256:' and 64 hex digits in lower case"),
     ("version = 1\n[[advisory]]\nfoo = 1", "advisory 1 has unknown keys: foo"),
     (f"version = 1\n[[advisory]]\ndigest = '{digest_of(b'')}'", "'severity' is not one of low, medium, high, critical"),
     (f"version = 1\n[[advisory]]\ndigest = '{digest_of(b'')}'\nseverity = []", "'severity' is not one of"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commands.calls import names_served
+from commands.calls import exit_code, invoke, names_served
 from mcp_skills_server.catalog.registry import Registry
 from web.http_wire import HttpClient, client, http_serving, token_file
 from web.in_process import app_serving
@@ -28,10 +28,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def recall(folder: Path, replacements: dict[str, str]) -> None:
-    """Recall these skills, each with its replacement, by atomic replace."""
+def digests_of(folder: Path) -> dict[str, str]:
     with Registry([folder / "skills"]) as registry:
-        digests = {path: registry.digest_over(skill) for path, skill in registry.snapshot.skills.items()}
+        return {path: registry.digest_over(skill) for path, skill in registry.snapshot.skills.items()}
+
+
+def recall(folder: Path, replacements: dict[str, str], digests: dict[str, str] | None = None) -> None:
+    """Recall these skills as they are or were, each with its replacement, by atomic replace."""
+    digests = digests or digests_of(folder)
     text = "version = 1\n"
     for path, replacement in replacements.items():
         text += f'[[advisory]]\ndigest = "{digests[path]}"\nreason = "{REASON}"\nseverity = "high"\n'
@@ -123,6 +127,39 @@ def test_notice_names_no_skill_that_the_caller_may_not_see(folder: Path) -> None
         assert "RECALLED" not in listing(ann, refunds)  # the grant is gone, and with it all knowledge
 
 
+def test_session_of_another_principal_is_neither_told_nor_opened(folder: Path) -> None:
+    grants = '[[grant]]\nwho = ["token:ann", "token:bob"]\nskills = ["**"]\n'
+    config = configure(folder, 'advisories = "advisories.toml"\n' + grants)
+    with app_serving("--config", config) as server, clients_of_ann_and_bob(server, "modern") as (ann, bob):
+        session = load(ann, "tea")
+        recall(folder, {"tea": "tax"})
+        server.reload()
+        assert "RECALLED" not in listing(bob, session)
+        assert "RECALLED" in listing(ann, session)
+
+
+def test_version_is_the_same_for_a_client_that_may_read_only_a_part_of_it(folder: Path) -> None:
+    inner = folder / "skills" / "tea" / "green"
+    write_skill(inner)
+    grants = '[[grant]]\nwho = ["token:bob"]\nskills = ["tea"]\n'
+    config = configure(folder, f'advisories = "advisories.toml"\naudit-log = "audit.jsonl"\n{grants}')
+    with app_serving("--config", config) as server, client(server, "modern", token=BOB) as bob:
+        had = load(bob, "tea")
+        bob.call("skills_unload", all=True, session=had)
+        before = digests_of(folder)
+        write_skill(inner, description="Makes another green tea when it is asked to.")
+        assert server.server is not None
+        server.server.opened.registry.refresh()
+        assert "RECALLED" not in listing(bob, had)
+        recall(folder, {"tea": "none"}, before)
+        server.reload()
+        assert "RECALLED" in listing(bob, had)
+        assert "RECALLED" not in text_of(bob.call("skills_load", names=["tea"], session=None))
+    done = invoke("recall", "--advisories", folder / "advisories.toml", folder / "audit.jsonl")
+    assert exit_code(done) == 1
+    assert "token:bob" in done.stdout
+
+
 def test_server_follows_the_file_of_advisories_and_keeps_the_former_if_it_is_broken(folder: Path) -> None:
     advisories = folder / "advisories.toml"
     with http_serving(folder / "skills", "--advisories", advisories) as server, client(server, "modern") as user:
@@ -142,8 +179,10 @@ def test_page_warns_of_a_recalled_skill_with_the_reason(folder: Path) -> None:
         assert b"recalled" not in server.send("GET", "/ui/").body
         recall(folder, {"tea": "none"})
         server.reload()
-        for page in ("/ui/", "/ui/problems?code=recalled"):
+        for page in ("/ui/", "/ui/problems?code=recalled", "/ui/skills/tea"):
             assert f"recalled (high): {REASON}" in server.send("GET", page).body.decode()
+        for page in ("/ui/skills/tea", "/ui/raw/tea?file=SKILL.md", "/ui/history/tea"):
+            assert server.send("GET", page).status == 404
 
 
 def test_fetched_copy_is_refused_after_a_restart_without_network(folder: Path) -> None:

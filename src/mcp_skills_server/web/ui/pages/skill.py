@@ -10,6 +10,7 @@ import os
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -222,9 +223,15 @@ def hosts_of_viewer(ctx: Context) -> Collection[str]:
 
 def skill_of(request: Request, ctx: Context) -> Skill:
     """Return the skill in the address; HTTPException 404 if the viewer may see no such skill."""
-    skill = ctx.snapshot.skills.get(request.path_params["path"])
+    path = request.path_params["path"]
+    skill = ctx.snapshot.skills.get(path)
     if skill is None:
-        raise HTTPException(404, GONE)
+        reasons = (problem for problem in ctx.snapshot.problems if problem.skill == path)
+        reason = next(map(partial(shown_problem, ctx), reasons), None)
+        if reason is None:
+            raise HTTPException(404, GONE)
+        text = "; ".join(filter(None, (reason.message, reason.hint)))
+        raise HTTPException(404, f"This skill is not served: {text}.")
     return skill
 
 

@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +231,11 @@ def test_answers_that_cannot_be_cached_are_counted(bench: Bench, tmp_path: Path)
     assert done.return_value == 0
     assert "12 answers could not be cached, and are asked for again next time" in done.stderr
     assert "could not be cached" not in invoke(*bench.words).stderr
+
+
+def test_full_disk_for_the_question_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "r+b", buffering=0))
+    assert "could not be started (No space left on device)" in refusal(*bench.words)
 
 
 def test_interrupted_run_loses_no_answer(bench: Bench) -> None:

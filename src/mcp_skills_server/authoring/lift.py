@@ -60,13 +60,7 @@ class Lift(NamedTuple):
     difference: float
     low: float
     high: float
-
-    @property
-    def verdict(self) -> str:
-        """Return "helps" or "harms" where the interval excludes zero, or else "not shown"."""
-        if self.low > 0:
-            return "helps"
-        return "harms" if self.high < 0 else "not shown"
+    verdict: str  # "helps" or "harms" where the interval excludes zero, or else "not shown"
 
 
 def read_evals(raw: bytes, where: str, here: Collection[str]) -> list[OutputEval]:
@@ -216,7 +210,12 @@ def compare_shares(one: tuple[int, int], other: tuple[int, int]) -> Lift:
     difference = share - base
     below = math.hypot(share - low, base_high - base)
     above = math.hypot(high - share, base - base_low)
-    return Lift(difference, difference - below, difference + above)
+    low, high, verdict = difference - below, difference + above, "not shown"
+    if low > 0:
+        verdict = "helps"
+    elif high < 0:
+        verdict = "harms"
+    return Lift(difference, low, high, verdict)
 
 
 def benchmark(skill: str, path: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -239,7 +238,7 @@ def benchmark(skill: str, path: str, runs: Sequence[Mapping[str, Any]]) -> dict[
         if name in totals:
             (passed, total), (base, base_total) = totals[WITH], totals[name]
             against = compare_shares(totals[WITH], totals[name])
-            compared[name] = {**against._asdict(), "verdict": against.verdict}
+            compared[name] = against._asdict()
             shares = f"{passed:,} of {total:,} assertions, {base:,} of {base_total:,} with {shown}"
             band = f"{against.difference:+.2f} (95 % {against.low:+.2f} to {against.high:+.2f})"
             notes.append(f"{against.verdict}: {shares}, {band}")

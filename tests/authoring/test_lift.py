@@ -182,6 +182,19 @@ def test_last_version_is_the_newest_in_git_that_differs(bench: Bench) -> None:
     assert (found["judge_runs"], found["benchmarks"][0]["lift"]) == (0, report["lift"])
 
 
+@pytest.mark.needs_program("git")
+def test_folder_before_it_had_a_skill_is_no_last_version(bench: Bench) -> None:
+    manifest = bench.root / "minutes/SKILL.md"
+    text = manifest.read_text()
+    manifest.unlink()
+    (bench.root / "minutes/notes.md").write_text("Notes.\n")
+    bench.commit()
+    manifest.write_text(text)
+    bench.commit()
+    (report,) = json_of(*bench.words)["benchmarks"]
+    assert [*report["lift"]["comparisons"]] == ["without_skill"]
+
+
 def test_harm_against_a_named_version_fails(bench: Bench, tmp_path: Path) -> None:
     bench.write("nothing")
     write_skill(tmp_path / "old/minutes", body="decided owner date")

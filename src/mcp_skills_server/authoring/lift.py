@@ -25,7 +25,7 @@ from mcp_skills_server.authoring.judges import JudgeProgram, decoded_answer, rep
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.format.ignored import ignored
-from mcp_skills_server.model import EVALS, Json, printable
+from mcp_skills_server.model import EVALS, SKILL_MD, Json, printable
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.sources.git.history import pathspecs, read_log, working_copy
@@ -303,7 +303,7 @@ def last_version(root: str, folder: str, nested: Sequence[str], files: Files) ->
     for commit in read_log(git, pathspecs(inside, left_out)) or ():
         with suppress(GitFailedError, SourceError):  # it may have removed the folder
             version = _version(git, f"{commit.id}:{inside}", below)
-            if _graded(version) != _graded(files):
+            if SKILL_MD in version and _graded(version) != _graded(files):
                 return version
     return None
 

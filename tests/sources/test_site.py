@@ -223,19 +223,6 @@ def follower(site: Publisher, tmp_path: Path) -> Follower:
     return open_follower(site.url, tmp_path / "cache")
 
 
-def test_withdrawn_skill_fetched_by_another_process_is_removed(site: Publisher, tmp_path: Path) -> None:
-    """Processes share the cache, so the folder may have a skill that this one never fetched."""
-    first, second = (open_follower(site.url, tmp_path / "cache") for _ in range(2))
-    site.add("a")
-    anyio.run(first.refresh)
-    site.add("withdrawn")
-    anyio.run(second.refresh)
-    site.entries = [each for each in site.entries if each["name"] == "a"]
-    site.add("b")  # without it the index would equal the first one, which is a rollback
-    anyio.run(first.refresh)
-    assert skill_names(first.path) == ["a", "b"]
-
-
 ROLLBACK = "it went back to an earlier index; --allow-rollback takes it"
 
 

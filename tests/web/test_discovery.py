@@ -154,18 +154,15 @@ def test_content_types_are_exact_and_nothing_is_compressed(server: Target) -> No
 
 
 @pytest.mark.requirement("WK-36", "WK1-11")
-@each_row(
-    "path",
-    [
-        "agent-skills", "agent-skills/", "agent-skills/nothing.json", "agent-skills//index.json",
-        f"agent-skills/plain-english/{'0' * 64}/SKILL.md", "agent-skills/plain-english/SKILL.md",
-        "agent-skills/../agent-skills/index.json", "skills", "skills/nothing/SKILL.md", "skills/plain-english",
-        "skills/plain-english/", "skills/plain-english/../plain-english/SKILL.md",
-        "skills/plain-english/%2e%2e/plain-english/SKILL.md", "skills/..%2f..%2fetc/passwd",
-        "skills/polite-greetings/SKILL.md",  # the 0.1 index cannot contain the name of one of its files
-        "skills/plain-english/SKILL.md%00", "skills/plain-english/%ff", "skillsets/index.json",
-    ],
-)  # fmt: skip
+@each_row("path", [
+    "agent-skills", "agent-skills/", "agent-skills/nothing.json", "agent-skills//index.json",
+    f"agent-skills/plain-english/{'0' * 64}/SKILL.md", "agent-skills/plain-english/SKILL.md",
+    "agent-skills/../agent-skills/index.json", "skills", "skills/nothing/SKILL.md", "skills/plain-english",
+    "skills/plain-english/", "skills/plain-english/../plain-english/SKILL.md",
+    "skills/plain-english/%2e%2e/plain-english/SKILL.md", "skills/..%2f..%2fetc/passwd",
+    "skills/polite-greetings/SKILL.md",  # the 0.1 index cannot contain the name of one of its files
+    "skills/plain-english/SKILL.md%00", "skills/plain-english/%ff", "skillsets/index.json",
+])  # fmt: skip
 def test_unknown_path_is_not_found(server: Target, path: str) -> None:
     assert get(server, OLD_INDEX).status == 200
     assert get(server, f"/.well-known/{path}").status == 404

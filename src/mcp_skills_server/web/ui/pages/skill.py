@@ -21,9 +21,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from mcp_skills_server.access.grants import SkillRights, rights_on
-from mcp_skills_server.authoring import context, evaluation
+from mcp_skills_server.authoring import context, evaluation, lift
 from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
 from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
@@ -123,6 +124,7 @@ class AuthorReport(NamedTuple):
     errors: Sequence[UsageError | str]  # why files in its folder evals contain no cases
     hosts: Sequence[tuple[str, str]]  # hosts, and how much of it their models see unasked
     neighbours: Sequence[Overlap]  # similar skills, which a model may confuse with it
+    lift: Sequence[str]  # what it changes in outputs, as last measured
 
 
 async def page(request: Request, ctx: Context) -> Response:
@@ -418,11 +420,13 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
         show = registry.roots[skill.root].show
     cases, errors = evaluation.own_cases(registry.read, skill, show)
     search, hosts = ctx.offering.search, _hosts(ctx, skill)
+    alone = without_nested(skill, skill.nested, registry.roots[skill.root])
+    measured = lift.recall(ctx.site.answers, registry.digest_over(alone))
     try:
         results = [*evaluation.evaluate(cases[:_MAX_CASES], RankingJudge(search), ctx.snapshot)]
         similar = search.find(skill.description or skill.name, _NEIGHBOURS, ctx.offers)
     except NoFullTextError as error:
-        return AuthorReport(None, (), [*errors, str(error)], hosts, ())
+        return AuthorReport(None, (), [*errors, str(error)], hosts, (), measured)
     summary = None
     if results:
         summary = evaluation.summary(results)
@@ -432,7 +436,7 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     near = [overlap for overlap in overlaps(skill, similar) if overlap.share >= _MIN_SHARE][
         :_MAX_SIMILAR
     ]
-    return AuthorReport(summary, failed, errors, hosts, near)
+    return AuthorReport(summary, failed, errors, hosts, near, measured)
 
 
 def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:

@@ -19,19 +19,9 @@ from mcp_skills_server.authoring.judges import CommandJudge
 from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.commands.fields import (
-    many,
-    option,
-    takes,
-    text,
-)
+from mcp_skills_server.commands.fields import many, option, takes, text
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import (
-    TextOptions,
-    index_of,
-    named_skill,
-    roots_argument,
-)
+from mcp_skills_server.commands.options import TextOptions, index_of, named_skill, roots_argument
 from mcp_skills_server.commands.outputs import OutputOptions, evaluate_outputs, remark_cost
 from mcp_skills_server.commands.printing import (
     progress,

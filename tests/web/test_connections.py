@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.quota import Owner
-from mcp_skills_server.web.connections import Slot, Slots, State, Unread, client_to_evict
+from mcp_skills_server.access.quota import Owner, owner_to_evict
+from mcp_skills_server.web.connections import Slot, Slots, State, Unread
 from tables import each_row
 from web.http_wire import PROBE, Server, client, exchange, http_serving, patched, token_file
 from wire import FIXTURES, write_skill
@@ -70,7 +70,7 @@ def test_only_newcomer_or_larger_client_loses_slot(
     held: dict[Owner, int], newcomer: Owner, evictable: set[Owner]
 ) -> None:
     evictable &= held.keys()
-    evicted = client_to_evict(held, newcomer, evictable)
+    evicted = owner_to_evict(held, newcomer, evictable)
     larger = {owner for owner in evictable if held[owner] > held.get(newcomer, 0)}
     candidates = larger | ({newcomer} & evictable)
     if evicted is None:

@@ -185,6 +185,7 @@ NO_KEYS_URL = "has no https URL of its keys (jwks_uri)"
         ({"issuer": ISSUER, "jwks_uri": url}, NO_KEYS_URL)
         for url in (
             7, "http://keys.example/keys", "http://127.0.0.1:1/keys", "https://localhost/keys",
+            "https://127.1/keys", "https://0x7f000001/", "https://keys.localhost/",
             "file:///etc/passwd", "https://u:p@keys.example/",
         )
     ),
@@ -246,7 +247,7 @@ async def test_key_is_selected_by_id_and_type_and_id_is_optional_for_a_single_ke
 
 @each_row(("safe", "urls"), [
     (True, ["https://x.example", "https://x.example:8443/a?b"]),
-    (True, ["http://127.0.0.1:9/keys", "http://localhost/keys", "http://[::1]:8/"]),
+    (True, ["http://127.0.0.1:9/keys", "http://localhost/keys", "http://[::1]:8/", "http://auth.localhost/"]),
     (False, ["http://x.example", "http://localhost.evil.example", "https://x.example:port", "https://[::1"]),
     (False, ["https://", "https://u@x.example", "https://x.example#f", 'https://x.example/"']),
     (False, ["https://x.example/ y", "https://ü.example", "ftp://x.example", "x", ""]),

@@ -105,7 +105,7 @@ def test_world_readable_token_file_causes_a_warning(tmp_path: Path, caplog: pyte
 @each_row(("raw", "message"), [
     (None, r"cannot be read \(No such file or directory\)"),
     (b"alpha=\xff\xfe" + SECRET.encode(), r"cannot be read \(not UTF-8\)"),
-    (b"#" * ((1 << 20) + 1), "too large for a token file"),
+    (b"#" * ((1 << 20) + 1), r"cannot be read \(it has more than 1,048,576 bytes\); "),
     (b"#" * (1 << 20), "there is no token"),
 ])  # fmt: skip
 def test_token_file_without_tokens_is_usage_error(tmp_path: Path, raw: bytes | None, message: str) -> None:

@@ -126,21 +126,6 @@ def publish_needs_no_cache(root: Path) -> None:
     assert tree_of(root / "site") is not None
 
 
-def install_keeps_configuration_of_host(root: Path) -> None:
-    disk = mount(root, "64k")
-    write_skill(root / "skills" / "small")
-    config = disk / "config.json"
-    config.write_text('{"mcpServers": {"mine": {"command": "x"}}}')
-    filler, before = fill(disk), config.read_bytes()
-    command = ("install", "cursor", root / "skills", "--config", config)
-    refused(*command)
-    assert config.read_bytes() == before
-    assert sorted(os.listdir(disk)) == ["config.json", "filler"]
-    filler.unlink()
-    assert run(*command).returncode == 0
-    assert b"mine" in config.read_bytes() and config.read_bytes() != before
-
-
 def new_leaves_no_partial_skill(root: Path) -> None:
     disk = mount(root, "64k")
     filler = fill(disk)
@@ -246,7 +231,6 @@ GROUPS: dict[str, list[Callable[[Path], None]]] = {
         fetch_skips_only_skill_that_does_not_fit,
         publish_keeps_tree_whole_and_next_run_completes_it,
         publish_needs_no_cache,
-        install_keeps_configuration_of_host,
         new_leaves_no_partial_skill,
         index_is_kept_and_used_once_there_is_space,
     ],

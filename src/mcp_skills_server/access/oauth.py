@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 
 import jwt
 
+from mcp_skills_server.access.hosts import is_loopback
 from mcp_skills_server.access.jwt import precheck_token, verify_token
 from mcp_skills_server.access.principal import Admission, RefusedError, UnavailableError
 from mcp_skills_server.access.settings import (
     KEY_TYPES,
     WELL_KNOWN,
     OAuthSettings,
-    is_loopback,
     is_secure,
 )
 from mcp_skills_server.access.tokens import hash_of

@@ -118,8 +118,6 @@ def read_advisories(path: str | None) -> tuple[Advisory, ...]:
         return ()
     try:
         raw, _ = read_regular(Path(path), _MAX_BYTES)
-        if len(raw) > _MAX_BYTES:
-            raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
         return parse_advisories(raw.decode())
     except OSError as error:
         fault = f"cannot be read ({error.strerror}); give another --advisories"

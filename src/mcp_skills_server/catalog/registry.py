@@ -228,7 +228,12 @@ class Registry(SkillReader):
         return end
 
     def refresh(
-        self, paths: Iterable[str] | None = None, *, arm: Arm | None = None, defer: bool = False
+        self,
+        paths: Iterable[str] | None = None,
+        *,
+        arm: Arm | None = None,
+        defer: bool = False,
+        grace: bool = True,
     ) -> Changes:
         """Scan again what some changes touch, or everything; blocks until done.
 
@@ -239,6 +244,7 @@ class Registry(SkillReader):
             paths: absolute paths of files and directories that changed; None for all roots.
             arm: as for `load`.
             defer: leave the listeners to `settle`, if a watcher calls that at intervals.
+            grace: False for files that are complete: a worse SKILL.md counts at once.
 
         Returns:
             The skills that went and came since the scan before; empty for no change.
@@ -256,8 +262,10 @@ class Registry(SkillReader):
                     recalled = None
                     if not subtree and not self.loaded.is_set():
                         recalled = self._recalled(state)
-                    grace = self._is_followed or defer
-                    is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
+                    # Without a watcher, too, a rescan keeps the skill: nothing would bring it back
+                    # if an editor had not finished. The next rescan ends the grace period.
+                    keeps = grace and (self._is_followed or defer)
+                    is_changed |= state.scan(subtree, recalled, arm=arm, grace=keeps)
             finally:  # also if a later root cannot be scanned
                 if is_changed:
                     changes = self._replace_snapshot()

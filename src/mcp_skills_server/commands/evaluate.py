@@ -157,8 +157,6 @@ def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skil
             except OSError as error:
                 hint = "name a file with a trigger set"
                 raise UsageError(f"{name}: cannot be read ({error.strerror}); {hint}") from None
-            if len(raw) > _MAX_BYTES:
-                raise UsageError(f"{name}: has more than {_MAX_BYTES:,} bytes; split it")
             cases = evaluation.read_cases(raw, name)
             given += [(_skill_of(registry, case.skill, file), case) for case in cases]
     return given

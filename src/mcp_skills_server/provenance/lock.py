@@ -108,8 +108,6 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     shown = printable(str(path))
     try:
         raw, _ = read_regular(path, _MAX_BYTES)
-        if len(raw) > _MAX_BYTES:
-            raise UsageError(f"{shown}: over {_MAX_BYTES:,} bytes; give another --lock")
         return parse(raw.decode())
     except FileNotFoundError:
         fault = "no such lock file; 'mcp-skills-server lock ROOT...' makes one"

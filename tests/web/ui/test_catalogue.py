@@ -245,7 +245,7 @@ def test_ranking_has_twenty_ranks_and_compares_first_five(tmp_path: Path) -> Non
     for number in range(21):
         write_skill(tmp_path / f"paint-{number:02}", description=f"Paints a fence with green paint, way {number}.")
     places = triggers.rank(make_context(tmp_path), "paint a fence").places
-    assert [len(rank.near) for rank in places] == [3] * 5 + [0] * 15
+    assert [len(rank.near) for rank in places] == [4] * 5 + [0] * 15
     assert (places[0].share, places[1].words[-12:]) == (1.0, " of the best")
     page = render_view(triggers.page, make_context(tmp_path), "prompt=paint+a+fence")
     assert len(skill_paths(page)) == 20

@@ -126,8 +126,9 @@ def test_text_that_ends_serving_needs_confirmation(tmp_path: Path) -> None:
         assert editor.post("save", other, digest=digest, confirmed=token[1]).status == 400, "for another text"
         assert editor.post("save", broken, digest=digest, confirmed=token[1]).status == 303
         assert skill.read_bytes() == broken.encode()
-        back = digest_of(broken.encode())
-        wait_until(lambda: editor.post("save", TEXT, digest=back).status == 303, "the skill is kept for a second")
+        after = fetch(f"{editor.origin}/ui/skills/tea", editor.cookie)
+        assert after.status == 200 and "yaml-syntax" in visible_text(after), "it has no grace period"
+        assert editor.post("save", TEXT, digest=digest_of(broken.encode())).status == 303
         assert skill.read_bytes() == TEXT.encode()
 
 

@@ -379,7 +379,7 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         page = get(server, "/ui/skills/refunds?tab=evaluation")
         text = visible_text(page)
         assert "Trigger set: 1 of 3 prompts pass" in text
-        assert "minutes comes first by the words minutes, meeting" in text
+        assert "minutes, by the words minutes, meeting" in text
         assert "odd.json: has no trigger set" in text
         assert re.search(r"Claude Code[^:]*: with its description", text)
         assert "Codex : not at all; skills_search finds it" in text

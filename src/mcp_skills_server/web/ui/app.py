@@ -51,6 +51,7 @@ from mcp_skills_server.web.ui.pages import (
     archive,
     catalogue,
     edit,
+    file,
     history,
     live,
     model,
@@ -122,8 +123,8 @@ class _PageView(NamedTuple):
 VIEWS: Final = (
     _PageView("/", _in_thread(catalogue.page), "Skills", "Skills"),
     _PageView("/skills/{path:path}", skill.page, "Skills"),
-    _PageView("/files/{path:path}", skill.file, "Skills"),
-    _PageView("/raw/{path:path}", skill.raw_file),
+    _PageView("/files/{path:path}", file.page, "Skills"),
+    _PageView("/raw/{path:path}", file.raw_file),
     _PageView("/edit/{path:path}", edit.page, "Skills"),
     _PageView("/archive", _in_thread(archive.page), "Skills"),
     _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),

@@ -157,10 +157,9 @@ def test_command_line_imports_lazily() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-@each_row(
-    ("variable", "wanted"),
-    [("TOKENS", "tokens"), ("TOKEN_FILE", "tokens"), ("OAUTH_ISSUER", "an issuer"), ("OAUTH_AUDIENCE", "an audience")],
-)
+@each_row(("variable", "wanted"), [
+    ("TOKENS", "tokens"), ("TOKEN_FILE", "tokens"), ("OAUTH_ISSUER", "an issuer"), ("OAUTH_AUDIENCE", "an audience"),
+])  # fmt: skip
 def test_empty_token_or_issuer_variable_is_refused(variable: str, wanted: str) -> None:
     arguments = ("serve", FIXTURES, "--transport", "http", "--port", "0")
     done = run(*arguments, **{f"MCP_SKILLS_{variable}": ""})

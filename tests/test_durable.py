@@ -27,10 +27,9 @@ from tables import each_row
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
-@each_row(
-    ("mode", "reason"),
-    [(0o600, ""), (0o644, ""), (0o660, "is writable by other users"), (0o602, "is writable by other users")],
-)
+@each_row(("mode", "reason"), [
+    (0o600, ""), (0o644, ""), (0o660, "is writable by other users"), (0o602, "is writable by other users"),
+])  # fmt: skip
 def test_file_writable_by_others_is_not_trusted(tmp_path: Path, mode: int, reason: str) -> None:
     path = tmp_path / "file"
     path.touch()

@@ -391,17 +391,14 @@ async def test_server_errors_reach_caller_and_changes_need_connect() -> None:
 
 
 @pytest.mark.requirement("S40-38")
-@each_row(
-    ("changes", "why"),
-    [
-        *(({"uri": uri}, "not the URI of") for uri in (None, f"{BASE}x.md", f"skill://{'x' * 3_000}/SKILL.md")),
-        ({"frontmatter": None}, "not an object"),
-        ({"frontmatter": {"name": "one"}}, "no description"),
-        ({"frontmatter": {"name": "two", "description": "x"}}, "does not have the skill's name"),  # S40-14
-        *(({"resources": each}, "not a list of files") for each in (None, "all")),  # S40-38
-        ({"resources": [file_entry("notes.md", b"")]}, "lacks SKILL.md"),
-    ],
-)
+@each_row(("changes", "why"), [
+    *(({"uri": uri}, "not the URI of") for uri in (None, f"{BASE}x.md", f"skill://{'x' * 3_000}/SKILL.md")),
+    ({"frontmatter": None}, "not an object"),
+    ({"frontmatter": {"name": "one"}}, "no description"),
+    ({"frontmatter": {"name": "two", "description": "x"}}, "does not have the skill's name"),  # S40-14
+    *(({"resources": each}, "not a list of files") for each in (None, "all")),  # S40-38
+    ({"resources": [file_entry("notes.md", b"")]}, "lacks SKILL.md"),
+])  # fmt: skip
 def test_entry_against_the_specification_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(EntryRefusedError, match=why):
         parse_entry({key: value for key, value in entry(**changes).items() if value is not None})
@@ -409,20 +406,17 @@ def test_entry_against_the_specification_is_refused(changes: dict[str, Any], why
         parse_entry(None)
 
 
-@each_row(
-    ("files", "why"),
-    [
-        ([{}], "listed twice"),  # S40-16
-        ([{"path": "x", "digest": "md5:1"}], "no digest"),  # S40-18
-        *(([{"path": "x", "size": size}], "number of bytes") for size in (-1, True)),
-        ([{"uri": "skill://two/x"}], "outside"),
-        *(([{"path": path}], "does not name a file") for path in ("../two/x", "%2e%2e/x", "%ff")),
-        ([{"path": "a%2fb"}], "contains a slash"),
-        ([{"path": "A"}, {"path": "a"}], "A"),
-        ([{"path": f"f{number}"} for number in range(512)], "at most 512"),
-        ([{"path": "x", "size": 17 << 20}], "16 MiB"),
-    ],
-)
+@each_row(("files", "why"), [
+    ([{}], "listed twice"),  # S40-16
+    ([{"path": "x", "digest": "md5:1"}], "no digest"),  # S40-18
+    *(([{"path": "x", "size": size}], "number of bytes") for size in (-1, True)),
+    ([{"uri": "skill://two/x"}], "outside"),
+    *(([{"path": path}], "does not name a file") for path in ("../two/x", "%2e%2e/x", "%ff")),
+    ([{"path": "a%2fb"}], "contains a slash"),
+    ([{"path": "A"}, {"path": "a"}], "A"),
+    ([{"path": f"f{number}"} for number in range(512)], "at most 512"),
+    ([{"path": "x", "size": 17 << 20}], "16 MiB"),
+])  # fmt: skip
 def test_listed_file_against_the_specification_is_refused(files: list[dict[str, Any]], why: str) -> None:
     others = [file_entry(file.get("path", "SKILL.md"), b"") | file for file in files]
     with pytest.raises(EntryRefusedError, match=why):

@@ -144,7 +144,7 @@ def test_shared_name_is_reported_for_each_skill_in_a_bounded_line(tmp_path: Path
         assert shown.message.endswith(f"{', '.join(others)} and 294 more")
 
 
-@pytest.mark.requirement("S76-9", "X-14")
+@pytest.mark.requirement("S76-9", "S76-11", "X-14")
 def test_resource_dependency_without_a_served_file_is_reported(tmp_path: Path) -> None:
     wanted = ["skill://b/SKILL.md", "skill://b/none.md", "skill://bad/SKILL.md", "https://example.org/x"]
     resources = ", ".join(f"{{type: ref/resource, uri: '{uri}'}}" for uri in wanted)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from commands.calls import json_of, refusal, run
-from sources.publishers import Publisher, ReceivedRequest, Route, redirect, respond_with
+from commands.calls import json_of, refusal, run, run_process
+from sources.publishers import Publisher, redirect, respond_with, with_tools
 from tables import each_row
 from web.in_process import app_serving
 from web.ui.serving import visible_text
@@ -361,26 +361,6 @@ def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: P
     assert (row["name"], row["also_at"]) == ("b/tea", ["skill://a/tea/SKILL.md"])
 
 
-def with_tools(tools: dict[str, Any]) -> Route:
-    """Return the answers of an MCP server of the modern era with tools of these input schemas."""
-    hello = {
-        "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
-        "ttlMs": 0, "cacheScope": "private",
-        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "tools", "version": "1"}},
-    }  # fmt: skip
-
-    def answer(request: ReceivedRequest) -> list[bytes]:
-        message = json.loads(request.body)
-        result: dict[str, Any] = hello
-        if message["method"] == "tools/list":
-            listed = [{"name": name, "inputSchema": schema} for name, schema in tools.items()]
-            result = {"resultType": "complete", "tools": listed, "ttlMs": 0, "cacheScope": "private"}
-        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
-        return [respond_with(body, content_type="application/json", connection="close")]
-
-    return answer
-
-
 def test_changed_url_or_tool_is_reported_for_exactly_the_skills_that_cite_it(repository: Path) -> None:
     schema = {"type": "object", "properties": {"query": {"type": "string"}}}
     tools = {"search": schema, "open": schema}
@@ -427,3 +407,14 @@ def test_network_is_asked_within_the_rules_of_a_fetch(repository: Path) -> None:
         assert site.paths == ["/a"] and done.stderr.count("not asked; --max-requests allows 1") == 3
         done = run("freshness", repository / "skills", "--online", "--allow-private")
         assert "is of another origin" in done.stderr
+
+
+def test_malformed_answer_of_a_server_is_one_line(repository: Path) -> None:
+    with Publisher() as site:
+        site.routes["/mcp"] = respond_with(b"[" * 1_000, content_type="application/json")
+        write_citing(repository, "tea", f'tools = {{ "{site.url}/mcp" = ["search"] }}')
+        done = run_process("freshness", repository / "skills", "--online", "--allow-private")
+    assert done.returncode == 0
+    first, second = done.stderr.splitlines()
+    assert f"{site.url}/mcp: no answer (Failed to parse" in first
+    assert second == "mcp-skills-server: 1 item not judged"

@@ -212,3 +212,33 @@ def endless(start: bytes, part: bytes) -> Callable[[ReceivedRequest], Iterator[b
             yield part
 
     return route
+
+
+def with_tools(tools: Mapping[str, Any], *, is_legacy: bool = False) -> Route:
+    """Return the answers of an MCP server with tools of these input schemas, in one era, as JSON or as a stream."""
+    server = {"name": "tools", "version": "1"}
+    hello: dict[str, Any] = {
+        "resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+        "ttlMs": 0, "cacheScope": "private", "_meta": {"io.modelcontextprotocol/serverInfo": server},
+    }  # fmt: skip
+    if is_legacy:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": server}
+    methods = {"initialize"} if is_legacy else {"server/discover"}
+
+    def answer(request: ReceivedRequest) -> list[bytes]:
+        message = json.loads(request.body or b"{}")
+        if request.method != "POST" or "id" not in message:
+            return [respond_with(status=405 if request.method == "GET" else 202, connection="close")]
+        reply: dict[str, Any] = {"error": {"code": -32601, "message": "Method not found"}}
+        if message["method"] in methods:
+            reply = {"result": hello}
+        elif message["method"] == "tools/list":
+            listed = [{"name": name, "inputSchema": schema} for name, schema in tools.items()]
+            reply = {"result": {"resultType": "complete", "tools": listed, "ttlMs": 0, "cacheScope": "private"}}
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], **reply}).encode()
+        if is_legacy:
+            stream = b"event: message\ndata: " + body + b"\n\n"
+            return [respond_with(stream, content_type="text/event-stream", mcp_session_id="s1", connection="close")]
+        return [respond_with(body, content_type="application/json", connection="close")]
+
+    return answer

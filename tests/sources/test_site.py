@@ -118,10 +118,9 @@ def test_site_of_0_1_0_is_fetched_file_by_file(site: Publisher, output: Path) ->
     assert (output / "a" / "references" / "b c.md").read_bytes() == b"more"
 
 
-@pytest.mark.parametrize(
-    "first",
-    [respond_with(b"", 404), respond_with(b"", 410), respond_with(b"<!doctype html>", content_type="text/html")],
-)
+@pytest.mark.parametrize("first", [
+    respond_with(b"", 404), respond_with(b"", 410), respond_with(b"<!doctype html>", content_type="text/html"),
+])  # fmt: skip
 def test_next_candidate_is_requested_if_index_is_absent(site: Publisher, output: Path, first: bytes) -> None:
     site.routes[INDEX] = first
     site.routes[INDEX_0_1] = respond_with(b'{"skills": []}')

@@ -110,14 +110,6 @@ def test_admitted_connection_frees_its_spare_slot() -> None:
     assert table.evicted == [third]
 
 
-def test_majority_holder_loses_busy_connections_to_admitted_clients() -> None:
-    table = SlotTable(4, spare=4)
-    hog = [table.connect("hog", State.BUSY) for _ in range(4)]
-    guests = [table.connect(f"guest {number}", State.BUSY) for number in range(3)]
-    assert [guest.admit(None) for guest in guests] == [True, True, False]
-    assert table.evicted == hog[:2]
-
-
 # The hog holds more than half of all slots. It must also hold more than the newcomer then will.
 @each_row(("limit", "of_hog", "of_newcomer", "is_admitted"), [(5, 3, 2, False), (6, 4, 2, True)])
 def test_busy_connection_is_evicted_only_from_larger_client(

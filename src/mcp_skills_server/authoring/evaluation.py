@@ -60,7 +60,7 @@ def read_cases(raw: bytes, where: str) -> list[TriggerCase]:
     if isinstance(decoded, list):
         entries = enumerate(_entries(decoded, where))
         return [_case(entry, "query", f"{where}: entry {at}") for at, entry in entries]
-    hint = 'write [{"query": "...", "should_trigger": true}]'
+    hint = 'write [{"query": "...", "should_trigger": true}], or {"evals": [...]}'
     raise NoTriggerSetError(f"{where}: has no trigger set; {hint}")
 
 

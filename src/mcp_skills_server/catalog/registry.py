@@ -22,7 +22,7 @@ from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index, IndexedSkills
 from mcp_skills_server.catalog.path_map import above, outermost
 from mcp_skills_server.catalog.reader import SkillReader
-from mcp_skills_server.catalog.recalls import Recalls
+from mcp_skills_server.catalog.recalls import Advisory, Recalls
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
@@ -257,6 +257,15 @@ class Registry(SkillReader):
     async def arefresh(self, paths: Iterable[str] | None = None) -> Changes:
         """Run `refresh` in a thread, for event loops."""
         return await in_thread(self.refresh, paths)
+
+    def recall(self, advisories: Iterable[Advisory]) -> bool:
+        """Replace the advisories, and scan all roots again if they differ; tell whether they do."""
+        with self._lock:
+            differ = self.recalls.replace(advisories)
+            if differ and self.loaded.is_set():
+                self.refresh()
+                self._replace_snapshot()  # also if it is equal: filtered views are judged again
+            return differ
 
     def rescan(self, path: str) -> Changes:
         """Scan again the skill of a file whose bytes differ from the scanned ones.

@@ -66,6 +66,10 @@ def freshness(options: FreshnessOptions, roots: tuple[str, ...]) -> int:
     problems = [problem for judgement in judged for problem in judgement.problems]
     is_ok = all(problem.severity == "note" for problem in problems)
     _print(judged, problems, options.form, is_ok=is_ok)
+    unasked = sum(len(judgement.entries) - len(judgement.states) for judgement in judged)
+    if unasked:
+        hint = "" if options.freshness_online else "; --online asks URLs and servers"
+        remark(f"{plural(unasked, 'item')} not judged{hint}")
     return int(not is_ok)
 
 
@@ -128,6 +132,3 @@ def _print(
             say_problem(problem)
         stale = len({problem.skill for problem in problems if problem.severity != "note"})
         say(f"{plural(len(skills), 'skill')} with {FRESHNESS_FILE}, {stale} stale")
-    unasked = sum(len(judgement.entries) - len(judgement.states) for judgement in judged)
-    if unasked:
-        remark(f"{plural(unasked, 'item')} not judged; --online asks URLs and servers")

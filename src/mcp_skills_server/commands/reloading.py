@@ -138,10 +138,8 @@ class Reloader:
             logger.warning("%s", trouble)
         if was and now and was != now:
             self._apply(before, was, now)
-        if refused := self._relock():
-            logger.warning("%s", refused)
-            troubles.append(refused)
-        if refused := self._opened.reread_advisories(before.params["advisories"]):
+        advisories = before.params["advisories"]
+        for refused in filter(None, (self._relock(), self._opened.reread_advisories(advisories))):
             logger.warning("%s", refused)
             troubles.append(refused)
         if self.refused and not troubles:

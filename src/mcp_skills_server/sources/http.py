@@ -340,7 +340,7 @@ class Downloader(HttpClient):
             SourceError: as `check_status` and `HttpClient.request`.
         """
         headers = {"Accept": accept, **(validators or {})}
-        response = await self.request("GET", url, headers, self._allow, max_bytes=most)
+        response = await self.request("GET", url, headers, self.allow, max_bytes=most)
         if response.status in _NEEDS_PERMISSION:
             named = shown(response.url)
             fault = f"{named} asks for permission (status {response.status})"
@@ -348,7 +348,8 @@ class Downloader(HttpClient):
         check_status(response, {200, 304} if validators else {200})
         return response
 
-    def _allow(self, url: str) -> Hop:
+    def allow(self, url: str) -> Hop:
+        """Return the terms of a URL, or raise UnacceptableError."""
         there, named = wellknown.origin(url), shown(url)
         own = {self._home, self._home.replace("http:", "https:", 1)}
         if there not in own | self._trust.origins:

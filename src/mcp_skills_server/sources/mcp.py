@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import re
 import shlex
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -30,6 +32,7 @@ from mcp_skills_server.dialects.remote_entries import EntryRefusedError, ListedS
 from mcp_skills_server.errors import UsageError, clipped, quoted
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.addresses import shown
+from mcp_skills_server.sources.http import Downloader
 from mcp_skills_server.sources.kinds import COMMAND
 from mcp_skills_server.sources.lifeline import WATCH, lifeline
 from mcp_skills_server.sources.listed import Entry, ListedSource
@@ -41,8 +44,14 @@ from mcp_skills_server.sources.source import (
     UnreachableError,
 )
 
+# The SDK's errors also reach its caller. Without a handler Python prints them with tracebacks.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+
 PREFIX: Final = "mcp+"
 _STREAMS_APART_S: Final = 1.0
+_COMPRESSED: Final = "it answers compressed, which was not asked for"
+_TO_MCP: Final = re.compile(r"accept|content-type|mcp-.*+")
+_MAX_TOOLS_BYTES: Final = 10 << 20
 _WATCHED: Final = f"""{WATCH}
 shift; exec "$@" 2>/dev/null
 """
@@ -70,11 +79,6 @@ class McpServer(ListedSource):
         async with self._connected(self._fetch.bounds.download_s) as client:
             skills, self.warnings = await client.list(), client.refused
         return [Entry(skill.name, _fingerprint(skill), skill) for skill in skills]
-
-    async def tool_digests(self) -> dict[str, str]:
-        """Return a digest of the schemas of each tool of the server, by its name."""
-        async with self._connected(self._fetch.bounds.download_s) as client:
-            return await client.tool_digests()
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Callable[[Entry], Awaitable[Files]]]:
@@ -113,31 +117,20 @@ class McpServer(ListedSource):
     @asynccontextmanager
     async def _connected(self, seconds: float) -> AsyncGenerator[SkillsClient]:
         """Connect for at most `seconds`; raise any failure as a SourceError or UsageError."""
-        try:
-            with anyio.fail_after(seconds):
-                async with AsyncExitStack() as stack:
-                    connection: Any
-                    if self._url:
-                        http = http_client(
-                            self._url,
-                            self._token,
-                            connect_s=self._fetch.bounds.read_s,
-                            max_bytes=2 * self._fetch.limits.skill_bytes,
-                        )
-                        await stack.enter_async_context(http)
-                        connection = streamable_http_client(self._url, http_client=http)
-                    else:
-                        connection = self._start(stack)
-                    yield await stack.enter_async_context(SkillsClient.connect(connection))
-        except Exception as cause:
-            if isinstance(cause, TimeoutError):
-                raise UnreachableError(f"no answer within {seconds:g} s") from None
-            if isinstance(cause, SourceError | UsageError):
-                raise cause from None
-            if isinstance(cause, EntryRefusedError | UnprovedError):
-                raise ContentRefusedError(clipped(str(cause))) from None
-            reason = clipped(str(cause)) or type(cause).__name__
-            raise UnreachableError(f"no answer ({reason})") from None
+        async with _failing_plainly(seconds), AsyncExitStack() as stack:
+            connection: Any
+            if self._url:
+                http = http_client(
+                    self._url,
+                    self._token,
+                    connect_s=self._fetch.bounds.read_s,
+                    max_bytes=2 * self._fetch.limits.skill_bytes,
+                )
+                await stack.enter_async_context(http)
+                connection = streamable_http_client(self._url, http_client=http)
+            else:
+                connection = self._start(stack)
+            yield await stack.enter_async_context(SkillsClient.connect(connection))
 
     def _start(self, stack: AsyncExitStack) -> Any:
         """Return a transport to the command, whose processes end with `stack` or this process.
@@ -154,6 +147,60 @@ class McpServer(ListedSource):
         stderr = os.dup(passed[0]) if passed else os.open(os.devnull, os.O_RDWR)
         errlog = stack.enter_context(os.fdopen(stderr, encoding="utf-8"))
         return stdio_client(StdioServerParameters(command=program, args=arguments), errlog=errlog)
+
+
+@asynccontextmanager
+async def _failing_plainly(seconds: float) -> AsyncGenerator[None]:
+    """Limit a connection to `seconds`; raise any failure as a SourceError or UsageError."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except Exception as cause:
+        if isinstance(cause, TimeoutError):
+            raise UnreachableError(f"no answer within {seconds:g} s") from None
+        if isinstance(cause, SourceError | UsageError):
+            raise cause from None
+        if isinstance(cause, EntryRefusedError | UnprovedError):
+            raise ContentRefusedError(clipped(str(cause))) from None
+        reason = clipped(str(cause)) or type(cause).__name__
+        raise UnreachableError(f"no answer ({reason})") from None
+
+
+async def tool_digests(url: str, downloader: Downloader, seconds: float) -> dict[str, str]:
+    """Return one digest of the schemas of each tool of a server, by name, or raise SourceError."""
+    transport = _DownloaderTransport(downloader)
+    async with _failing_plainly(seconds), httpx2.AsyncClient(transport=transport) as http:
+        connection = streamable_http_client(url, http_client=http)
+        async with SkillsClient.connect(connection) as client:
+            return await client.tool_digests()
+
+
+class _DownloaderTransport(httpx2.AsyncBaseTransport):
+    """Transport of `httpx2` with the pinned addresses and the bounds of a `Downloader`."""
+
+    def __init__(self, downloader: Downloader) -> None:
+        self._downloader = downloader
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request, and return the whole response, of which a stream would have no end."""
+        if request.method == "GET":  # the stream of notifications, which is optional
+            return httpx2.Response(405)
+        headers = {
+            name: value for name, value in request.headers.items() if _TO_MCP.fullmatch(name)
+        }
+        response = await self._downloader.request(
+            request.method,
+            str(request.url),
+            headers,
+            self._downloader.allow,
+            max_bytes=_MAX_TOOLS_BYTES,
+            max_error_bytes=_MAX_TOOLS_BYTES,  # an error says that another era is spoken
+            content=await request.aread(),
+            follow=False,
+        )
+        if response.encoding:  # `httpx2` would decode it, without a bound
+            raise UnacceptableError(_COMPRESSED)
+        return httpx2.Response(response.status, headers=response.headers, content=response.body)
 
 
 def http_client(url: str, token: str, *, connect_s: float, max_bytes: int) -> httpx2.AsyncClient:
@@ -176,7 +223,7 @@ def http_client(url: str, token: str, *, connect_s: float, max_bytes: int) -> ht
     async def bound(response: httpx2.Response) -> None:
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in {"", "identity"}:
-            raise UnacceptableError("it answers compressed, which was not asked for")
+            raise UnacceptableError(_COMPRESSED)
         # In an event stream the readers bound each event.
         if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
             response.stream = _Bounded(response.stream, max_bytes)

@@ -139,10 +139,9 @@ def endless_server() -> Iterator[Publisher]:
         yield site
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]],
-)
+@pytest.mark.parametrize("words", [
+    ["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"],
+])  # fmt: skip
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_git_ends_when_its_server_ends(
     words: list[str], is_killed: bool, endless_server: Publisher, tmp_path: Path

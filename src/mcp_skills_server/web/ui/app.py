@@ -31,6 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.runtime.offering import Offering
@@ -149,6 +150,7 @@ class WebPage:
         settings: those of the MCP server.
         site_states: returns the state of each fetched root.
         counts: the counts of uses; None if nothing is counted.
+        answers: the cache of `evaluate --outputs`.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class WebPage:
         *,
         site_states: Callable[[], Sequence[SourceState]] = list,
         counts: UsageStore | None = None,
+        answers: Index | None = None,
     ) -> None:
         self._runtime = runtime
         self._views = views
@@ -177,6 +180,7 @@ class WebPage:
             activity=Activity(),
             grants=lambda: views.grants,
             principals=lambda: [token.admission.principal for token in sessions.policy.tokens],
+            answers=answers,
         )
         self._sign_in = SignInEndpoints(sessions, self._site.templates)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from anyio import to_thread
@@ -14,8 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.access.grants import SkillRights, rights_on
-from mcp_skills_server.authoring import context, evaluation
+from mcp_skills_server.authoring import context, evaluation, lift
 from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
@@ -80,6 +82,7 @@ class AuthorReport(NamedTuple):
     errors: Sequence[UsageError | str]  # why files in its folder evals contain no cases
     hosts: Sequence[tuple[str, str]]  # hosts, and how much of it their models see unasked
     neighbours: Sequence[Overlap]  # similar skills, which a model may confuse with it
+    lift: Sequence[str]  # what it changes in outputs, as last measured
 
 
 async def page(request: Request, ctx: Context) -> Response:
@@ -178,9 +181,15 @@ def hosts_of_viewer(ctx: Context) -> Collection[str]:
 
 def skill_of(request: Request, ctx: Context) -> Skill:
     """Return the skill in the address; HTTPException 404 if the viewer may see no such skill."""
-    skill = ctx.snapshot.skills.get(request.path_params["path"])
+    path = request.path_params["path"]
+    skill = ctx.snapshot.skills.get(path)
     if skill is None:
-        raise HTTPException(404, GONE)
+        reasons = (problem for problem in ctx.snapshot.problems if problem.skill == path)
+        reason = next(map(partial(shown_problem, ctx), reasons), None)
+        if reason is None:
+            raise HTTPException(404, GONE)
+        text = "; ".join(filter(None, (reason.message, reason.hint)))
+        raise HTTPException(404, f"This skill is not served: {text}.")
     return skill
 
 
@@ -320,12 +329,14 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
         show = registry.roots[skill.root].show
     cases, errors = evaluation.own_cases(registry.read, skill, show)
     hosts = _hosts(ctx, skill)
+    alone = without_nested(skill, skill.nested, registry.roots[skill.root])
+    measured = lift.recall(ctx.site.answers, registry.digest_over(alone))
     try:
         checked = check(ctx, skill, [case for _, case in cases[:_MAX_CASES]])
         neighbours = ctx.offering.search.confusable(skill, ctx.offers)
     except NoFullTextError as error:
-        return AuthorReport((), [*errors, str(error)], hosts, ())
-    return AuthorReport(checked, errors, hosts, neighbours)
+        return AuthorReport((), [*errors, str(error)], hosts, (), measured)
+    return AuthorReport(checked, errors, hosts, neighbours, measured)
 
 
 def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:

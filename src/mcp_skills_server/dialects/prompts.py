@@ -207,12 +207,11 @@ def _icons(value: Json) -> list[Json]:
             continue
         kept: dict[str, Json] = {"src": icon["src"]}
         sizes: Json = icon.get("sizes")
-        theme = icon.get("theme")
         if isinstance(icon.get("mimeType"), str):
             kept["mimeType"] = icon["mimeType"]
         if isinstance(sizes, list) and all(isinstance(size, str) for size in sizes):
             kept["sizes"] = sizes
-        if theme in ("light", "dark"):
-            kept["theme"] = theme
+        if icon.get("theme") in ("light", "dark"):
+            kept["theme"] = icon["theme"]
         out.append(kept)
     return out

@@ -43,10 +43,7 @@ from mcp_skills_server.web.ui.pages.edit import can_edit
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.pages.snippets import snippets_for
 from mcp_skills_server.web.ui.pages.triggers import CheckedPrompt, check
-from mcp_skills_server.web.ui.render import (
-    is_raster_name,
-    rendered,
-)
+from mcp_skills_server.web.ui.render import is_raster_name, rendered
 
 GONE: Final = "This skill does not exist any more, or you may not read it. It may have moved."
 _TABS: Final = ("text", "files", "evaluation")

@@ -162,10 +162,9 @@ def test_update_confirms_and_leaves_the_rest_of_the_file(repository: Path) -> No
     skill = write_citing(repository, "tea", "# the API\nfiles = ['src/*.py']  # of tea\npackages = ['httpx', 'absent']")
     assert run("freshness", skill, "--update").returncode == 1  # of 'absent' there is nothing to confirm
     text = (skill / "freshness.toml").read_text()
-    assert text.startswith(
-        "[relies-on]\n# the API\nfiles = ['src/*.py']  # of tea\npackages = ['httpx', 'absent']\n\n[seen]\n"
-    )
-    assert '"packages httpx" = "0.27.2"\n"packages absent" = ""\n' in text
+    head = "[relies-on]\n# the API\nfiles = ['src/*.py']  # of tea\npackages = ['httpx', 'absent']\n\n[seen.files]\n"
+    assert text.startswith(head)
+    assert text.endswith('\n[seen.packages]\nhttpx = "0.27.2"\n')
     run("freshness", skill, "--update")
     assert (skill / "freshness.toml").read_text() == text
 
@@ -212,6 +211,8 @@ def test_update_writes_the_day_of_the_confirmation(repository: Path) -> None:
         ('[relies-on.tools]\n"rm -rf x" = ["search"]', "in the list of the https URL of its server"),
         ('commands = ["rm"]', "'commands' is no key; write files, packages, urls, tools"),
         ("x = ", "Invalid value"),
+        ('packages = ["click"]\n[seen]\npackages = nan', "seen.packages is no table"),
+        ('packages = ["click"]\n# ' + "x" * 66_000, "it has more than 65,536 bytes"),
     ],
 )
 def test_file_of_another_form_is_an_error(tmp_path: Path, relies: str, fault: str) -> None:
@@ -344,10 +345,48 @@ def json_of_form(form: str) -> Any:
     return json.loads(run("freshness", "skills", "--format", form, cwd=Path.cwd()).stdout)
 
 
-def test_table_of_what_was_seen_must_be_the_last(repository: Path) -> None:
-    skill = write_skill(repository / "skills" / "tea", freshness_toml='[seen]\n[relies-on]\nfiles = ["src/*.py"]\n')
-    assert "its table [seen] is not the last one; move it to the end" in refusal("freshness", skill, "--update")
-    assert "sha256" not in (skill / "freshness.toml").read_text()
+def test_update_keeps_comments_and_other_tables(repository: Path) -> None:
+    skill = write_citing(repository, "tea", 'packages = ["click"]')
+    text = (
+        "# of tea\r\n[seen.packages] # confirmed\r\n# why not 9\r\nclick = '7' # Ann\r\n\r\n"
+        "[relies-on] # last\r\npackages = ['click']\r\n# end"
+    )
+    write(skill / "freshness.toml", text)
+    assert run("freshness", skill, "--update").returncode == 0
+    assert (skill / "freshness.toml").read_bytes().decode() == text.replace("'7'", '"8.1.0"')
+
+
+def test_table_that_cannot_be_edited_is_left(repository: Path) -> None:
+    for seen in ("seen = {}", "seen = { packages = { click = '1' } }", "seen.packages.click = '1'"):
+        text = f'{seen}\n[relies-on]\npackages = ["click"]\n'
+        skill = write_skill(repository / "skills" / "tea", freshness_toml=text)
+        assert f"{skill / 'freshness.toml'}: " in refusal("freshness", skill, "--update")
+        assert (skill / "freshness.toml").read_text() == text
+
+
+@each_row(
+    "before, after, remarks",
+    [
+        (b"metadata:\n  verified: 2020-01-31  # by Ann\n", b"metadata:\n  verified: TODAY  # by Ann\n", 0),
+        (b"metadata: {verified: 2020-01-31}\n", None, 1),
+        (b"metadata:\n  other:\n    verified: 1\n  verified: 2020-01-31\n", None, 1),
+        (b"metadata:\n  verified: .nan\n", None, 0),  # which is no JSON
+        (b"metadata: [verified]\n", None, 0),
+        (b"verified: 2020-01-31\n", None, 0),
+    ],
+)
+def test_update_changes_the_date_in_the_metadata_alone(
+    repository: Path, before: bytes, after: bytes | None, remarks: int
+) -> None:
+    skill = write_citing(repository, "tea", 'packages = ["click"]')
+    head, body = b"---\nname: tea\ndescription: Makes tea when asked.\n", b"---\n\n  verified: by nobody\n"
+    (skill / "SKILL.md").write_bytes(head + before + body)
+    done = run("freshness", skill, "--update")
+    assert done.returncode == 0
+    assert done.stderr.count("write the date of today into metadata.verified") == remarks
+    now = (skill / "SKILL.md").read_bytes()
+    today = (now.partition(b'verified: "')[2][:10]).join((b'"', b'"'))
+    assert now == head + (before if after is None else after.replace(b"TODAY", today)) + body
 
 
 def write_twins(repository: Path, stale: str) -> Path:

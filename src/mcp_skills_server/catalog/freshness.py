@@ -32,9 +32,9 @@ from mcp_skills_server.format.reliance import (
     parse_reliances,
 )
 from mcp_skills_server.model import Problem, Skill
-from mcp_skills_server.model.skill import combined_digest
 from mcp_skills_server.model.decoding import load_json, load_toml
 from mcp_skills_server.model.digests import digest_of
+from mcp_skills_server.model.skill import combined_digest
 
 logger = logging.getLogger(__name__)
 

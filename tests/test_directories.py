@@ -12,10 +12,9 @@ from mcp_skills_server.directories import cache_directory, state_directory
 
 
 @pytest.mark.skipif(sys.platform in {"darwin", "win32"}, reason="these systems have folders of their own")
-@pytest.mark.parametrize(
-    ("variable", "directory", "usual"),
-    [("XDG_CACHE_HOME", cache_directory, ".cache"), ("XDG_STATE_HOME", state_directory, ".local/state")],
-)
+@pytest.mark.parametrize(("variable", "directory", "usual"), [
+    ("XDG_CACHE_HOME", cache_directory, ".cache"), ("XDG_STATE_HOME", state_directory, ".local/state"),
+])  # fmt: skip
 def test_directories_follow_xdg(
     variable: str, directory: Callable[[], Path], usual: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -27,10 +27,9 @@ from tables import each_row
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
-@each_row(
-    ("mode", "reason"),
-    [(0o600, ""), (0o644, ""), (0o660, "is writable by other users"), (0o602, "is writable by other users")],
-)
+@each_row(("mode", "reason"), [
+    (0o600, ""), (0o644, ""), (0o660, "is writable by other users"), (0o602, "is writable by other users"),
+])  # fmt: skip
 def test_file_writable_by_others_is_not_trusted(tmp_path: Path, mode: int, reason: str) -> None:
     path = tmp_path / "file"
     path.touch()
@@ -83,7 +82,9 @@ def test_folder_is_written_atomically(tmp_path: Path) -> None:
 def test_read_stops_at_limit_and_closes_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"12345")
     opened = len(os.listdir("/dev/fd"))
-    assert read_regular(tmp_path / "a", 3)[0] == b"1234"
+    assert read_regular(tmp_path / "a", 5)[0] == b"12345"
+    with pytest.raises(OSError, match="it has more than 4 bytes"):
+        read_regular(tmp_path / "a", 4)
     with pytest.raises(OSError, match="not a regular file"):
         read_regular(tmp_path, 3, wait=True)
     # Some file systems cannot sync a folder (EINVAL), which is no error.

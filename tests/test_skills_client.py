@@ -6,8 +6,9 @@ import base64
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from inspect import isawaitable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -64,25 +65,47 @@ def entry(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+PARAMS: dict[str, type[types.RequestParams]] = {
+    "skills/list": Params, "subscriptions/listen": Params, "resources/read": types.ReadResourceRequestParams,
+    "resources/list": types.PaginatedRequestParams, "tools/list": types.PaginatedRequestParams,
+    "tools/call": types.CallToolRequestParams,
+}  # fmt: skip
+
+
+def answering(extensions: dict[str, Any] | None = None, /, **answers: Callable[[Any], Any]) -> Server[Any]:
+    """Return a server whose methods, given as `skills__list`, have the results of these functions of their params."""
+    server: Server[Any] = Server("made-up")
+    server.extensions = extensions or {}
+
+    def handler(answer: Callable[[Any], Any]) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def handle(_context: Any, params: Any) -> Any:
+            result = answer(params)
+            return await result if isawaitable(result) else result
+
+        return handle
+
+    for name, answer in answers.items():
+        method = name.replace("__", "/")
+        server.add_request_handler(method, PARAMS[method], handler(answer))
+    return server
+
+
+LISTED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
 def scripted(pages: Callable[[str | None], dict[str, Any]], read: Callable[[str], bytes] | None = None) -> Server[Any]:
     """Return a server with these pages of `skills/list` and bytes of `resources/read`."""
-    server: Server[Any] = Server("made-up")
-    server.extensions = {EXTENSION: {}}
 
-    async def skills(_context: Any, params: Params) -> dict[str, Any]:
-        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} | pages(
-            (params.model_extra or {}).get("cursor")
-        )
-
-    async def resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    def resource(params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         assert read is not None
         raw = read(str(params.uri))
         blob = base64.b64encode(raw).decode() if raw else "no!"
         return types.ReadResourceResult(contents=[types.BlobResourceContents(uri=params.uri, blob=blob)])
 
-    server.add_request_handler("skills/list", Params, skills)
-    server.add_request_handler("resources/read", types.ReadResourceRequestParams, resource)
-    return server
+    def skills(params: Params) -> dict[str, Any]:
+        return LISTED | pages((params.model_extra or {}).get("cursor"))
+
+    return answering({EXTENSION: {}}, skills__list=skills, resources__read=resource)
 
 
 ODD_FILES = {
@@ -234,12 +257,12 @@ async def test_change_during_a_lost_stream_is_reported(caplog: pytest.LogCapture
     entries, filters = [entry(), entry(uri=f"{BASE}2/SKILL.md")], list[Any]()
     caplog.set_level("INFO")
 
-    async def fail(_context: Any, params: Params) -> dict[str, Any]:
+    def fail(params: Params) -> None:
         filters.append((params.model_extra or {})["notifications"])
         raise MCPError(types.INTERNAL_ERROR, "the server is busy")
 
-    server = scripted(lambda _: {"skills": entries})
-    server.add_request_handler("subscriptions/listen", Params, fail)
+    skills = {"skills__list": lambda _: LISTED | {"skills": entries}}
+    server = answering({EXTENSION: {}}, subscriptions__listen=fail, **skills)
     async with SkillsClient.connect(server) as client:
         assert client._extension is not None and len(await client.list()) == 1
         client._extension.listening.set()
@@ -272,19 +295,14 @@ async def test_resources_are_the_fallback_for_missing_methods(tmp_path: Path) ->
     longest = f"skill://{'x' * (2_048 - len('skill:///SKILL.md'))}/SKILL.md"
     others = ["skill://a/../SKILL.md", longest, f"skill://x{longest[8:]}"]
     others += ["skill://many/SKILL.md", *(f"skill://many/{number}" for number in range(600))]
-    server: Server[Any] = Server("resources")
+    listed = [types.Resource(uri=uri, name=uri, description="The one.") for uri in (*contents, *others)]
 
-    async def resources(_context: Any, _params: Any) -> types.ListResourcesResult:
-        found = [types.Resource(uri=uri, name=uri, description="The one.") for uri in (*contents, *others)]
-        return types.ListResourcesResult(resources=found)
-
-    async def read(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    def read(params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         text = contents.get(str(params.uri), b"").decode()
         found = [types.TextResourceContents(uri=params.uri, text=text)]
         return types.ReadResourceResult(contents=found if text else found * 2)
 
-    server.add_request_handler("resources/list", types.PaginatedRequestParams, resources)
-    server.add_request_handler("resources/read", types.ReadResourceRequestParams, read)
+    server = answering(resources__list=lambda _: types.ListResourcesResult(resources=listed), resources__read=read)
     async with SkillsClient.connect(server, unproved=True) as client:
         assert client.way == "resources"
         skill, outside, long, many = await client.list()
@@ -313,26 +331,16 @@ async def test_resources_are_the_fallback_for_missing_methods(tmp_path: Path) ->
 async def test_unknown_revision_of_the_extension_is_named_and_not_used(
     extension: dict[str, Any], resources: bool, way: str
 ) -> None:
-    server: Server[Any] = Server("revised")
-    server.extensions = {EXTENSION: extension}
-
-    async def skills(_context: Any, _params: Any) -> dict[str, Any]:
-        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "skills": [entry()]}
-
-    async def listed(_context: Any, _params: Any) -> types.ListResourcesResult:
-        return types.ListResourcesResult(resources=[types.Resource(uri=f"{BASE}SKILL.md", name="one")])
-
-    async def tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[types.Tool(name="skills_list", input_schema={"type": "object"})])
-
-    async def call(_context: Any, _params: Any) -> types.CallToolResult:
-        return types.CallToolResult(content=[], structured_content={"skills": [{"name": "one"}]})
-
-    server.add_request_handler("skills/list", Params, skills)
-    server.add_request_handler("tools/list", types.PaginatedRequestParams, tools)
-    server.add_request_handler("tools/call", types.CallToolRequestParams, call)
+    tool = types.Tool(name="skills_list", input_schema={"type": "object"})
+    answers: dict[str, Any] = {
+        "skills__list": LISTED | {"skills": [entry()]},
+        "tools__list": types.ListToolsResult(tools=[tool]),
+        "tools__call": types.CallToolResult(content=[], structured_content={"skills": [{"name": "one"}]}),
+    }
     if resources:
-        server.add_request_handler("resources/list", types.PaginatedRequestParams, listed)
+        resource = types.Resource(uri=f"{BASE}SKILL.md", name="one")
+        answers["resources__list"] = types.ListResourcesResult(resources=[resource])
+    server = answering({EXTENSION: extension}, **{name: Mock(return_value=result) for name, result in answers.items()})
     async with SkillsClient.connect(server) as client:
         assert client.way == way
         (skill,) = await client.list()
@@ -348,16 +356,10 @@ async def test_tools_are_the_fallback_for_missing_resources(tmp_path: Path) -> N
     write_skill(tmp_path / "one", notes_md="notes")
     ours = attached(tmp_path)
     async with Client(ours) as inner:
-        server: Server[Any] = Server("tools")
-
-        async def tools(_context: Any, _params: Any) -> types.ListToolsResult:
-            return await inner.list_tools()
-
-        async def call(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-            return await inner.call_tool(params.name, params.arguments)
-
-        server.add_request_handler("tools/list", types.PaginatedRequestParams, tools)
-        server.add_request_handler("tools/call", types.CallToolRequestParams, call)
+        server = answering(
+            tools__list=lambda _: inner.list_tools(),
+            tools__call=lambda params: inner.call_tool(params.name, params.arguments),
+        )
         async with SkillsClient.connect(server, unproved=True) as client:
             assert client.way == "tools"
             (skill,) = await client.list()
@@ -372,16 +374,7 @@ async def test_tools_are_the_fallback_for_missing_resources(tmp_path: Path) -> N
     types.CallToolResult(content=[]), types.CallToolResult(content=[], structured_content={"skills": [{}]}),
 ])  # fmt: skip
 async def test_invalid_tool_result_is_refused(answer: types.CallToolResult) -> None:
-    server: Server[Any] = Server("tools")
-
-    async def call(_context: Any, _params: Any) -> types.CallToolResult:
-        return answer
-
-    async def tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[])
-
-    server.add_request_handler("tools/call", types.CallToolRequestParams, call)
-    server.add_request_handler("tools/list", types.PaginatedRequestParams, tools)
+    server = answering(tools__list=lambda _: types.ListToolsResult(tools=[]), tools__call=lambda _: answer)
     async with SkillsClient.connect(server, unproved=True) as client:
         with pytest.raises(UnprovedError, match="invalid result"):
             await client.list()
@@ -398,17 +391,14 @@ async def test_server_errors_reach_caller_and_changes_need_connect() -> None:
 
 
 @pytest.mark.requirement("S40-38")
-@each_row(
-    ("changes", "why"),
-    [
-        *(({"uri": uri}, "not the URI of") for uri in (None, f"{BASE}x.md", f"skill://{'x' * 3_000}/SKILL.md")),
-        ({"frontmatter": None}, "not an object"),
-        ({"frontmatter": {"name": "one"}}, "no description"),
-        ({"frontmatter": {"name": "two", "description": "x"}}, "does not have the skill's name"),  # S40-14
-        *(({"resources": each}, "not a list of files") for each in (None, "all")),  # S40-38
-        ({"resources": [file_entry("notes.md", b"")]}, "lacks SKILL.md"),
-    ],
-)
+@each_row(("changes", "why"), [
+    *(({"uri": uri}, "not the URI of") for uri in (None, f"{BASE}x.md", f"skill://{'x' * 3_000}/SKILL.md")),
+    ({"frontmatter": None}, "not an object"),
+    ({"frontmatter": {"name": "one"}}, "no description"),
+    ({"frontmatter": {"name": "two", "description": "x"}}, "does not have the skill's name"),  # S40-14
+    *(({"resources": each}, "not a list of files") for each in (None, "all")),  # S40-38
+    ({"resources": [file_entry("notes.md", b"")]}, "lacks SKILL.md"),
+])  # fmt: skip
 def test_entry_against_the_specification_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(EntryRefusedError, match=why):
         parse_entry({key: value for key, value in entry(**changes).items() if value is not None})
@@ -416,20 +406,17 @@ def test_entry_against_the_specification_is_refused(changes: dict[str, Any], why
         parse_entry(None)
 
 
-@each_row(
-    ("files", "why"),
-    [
-        ([{}], "listed twice"),  # S40-16
-        ([{"path": "x", "digest": "md5:1"}], "no digest"),  # S40-18
-        *(([{"path": "x", "size": size}], "number of bytes") for size in (-1, True)),
-        ([{"uri": "skill://two/x"}], "outside"),
-        *(([{"path": path}], "does not name a file") for path in ("../two/x", "%2e%2e/x", "%ff")),
-        ([{"path": "a%2fb"}], "contains a slash"),
-        ([{"path": "A"}, {"path": "a"}], "A"),
-        ([{"path": f"f{number}"} for number in range(512)], "at most 512"),
-        ([{"path": "x", "size": 17 << 20}], "16 MiB"),
-    ],
-)
+@each_row(("files", "why"), [
+    ([{}], "listed twice"),  # S40-16
+    ([{"path": "x", "digest": "md5:1"}], "no digest"),  # S40-18
+    *(([{"path": "x", "size": size}], "number of bytes") for size in (-1, True)),
+    ([{"uri": "skill://two/x"}], "outside"),
+    *(([{"path": path}], "does not name a file") for path in ("../two/x", "%2e%2e/x", "%ff")),
+    ([{"path": "a%2fb"}], "contains a slash"),
+    ([{"path": "A"}, {"path": "a"}], "A"),
+    ([{"path": f"f{number}"} for number in range(512)], "at most 512"),
+    ([{"path": "x", "size": 17 << 20}], "16 MiB"),
+])  # fmt: skip
 def test_listed_file_against_the_specification_is_refused(files: list[dict[str, Any]], why: str) -> None:
     others = [file_entry(file.get("path", "SKILL.md"), b"") | file for file in files]
     with pytest.raises(EntryRefusedError, match=why):

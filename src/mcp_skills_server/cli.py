@@ -18,9 +18,8 @@ from typing import Final, NoReturn, cast
 import click
 
 import mcp_skills_server
-from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.errors import PROGRAM, SkillsServerError, UsageError
 
-_PROGRAM: Final = "mcp-skills-server"
 _QUOTED: Final = re.compile(r"^'([^']*)'")
 """Matches the quoted value at the start of click's error messages."""
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -87,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; report usage errors in one line, with exit code 2."""
     _open_standard_streams()
     try:
-        code = cli.main(arguments, prog_name=_PROGRAM, standalone_mode=False)
+        code = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False)
     except SkillsServerError as error:
         _fail(str(error))
     except click.exceptions.NoArgsIsHelpError as error:
@@ -135,7 +134,7 @@ def _open_standard_streams() -> None:
 
 
 def _help_hint(error: click.UsageError) -> str:
-    return f"See '{error.ctx.command_path if error.ctx else _PROGRAM} --help'."
+    return f"See '{error.ctx.command_path if error.ctx else PROGRAM} --help'."
 
 
 def _hint(wanted: str, names: Iterable[str]) -> str:
@@ -218,7 +217,7 @@ class _LazyGroup(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(mcp_skills_server.__version__, "-V", "--version", prog_name=_PROGRAM)
+@click.version_option(mcp_skills_server.__version__, "-V", "--version", prog_name=PROGRAM)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Serve folders of Agent Skills (directories with a SKILL.md) to every MCP host.

@@ -147,7 +147,11 @@ class SkillsExtension(ClientExtension):
 
 @asynccontextmanager
 async def _ungrouped(manager: AbstractAsyncContextManager[_T]) -> AsyncGenerator[_T]:
-    """Enter a context manager that has task groups, and raise errors outside of their groups."""
+    """Enter a context manager that has task groups, and raise errors outside of their groups.
+
+    An error of the caller's own block passes as it is. Any other came from a task of the
+    connection: the SDK has many types for one, so it becomes a `ConnectionFailedError`.
+    """
     raised: Exception | None = None
     try:
         async with manager as entered:
@@ -241,7 +245,12 @@ class SkillsClient:
             MCPError: the server returned an error, or the connection is lost.
             UnprovedError: the list has too many pages or entries.
         """
-        skills, self.refused = await getattr(self, f"_list_by_{self.way}")()
+        listings = {
+            "skills": self._list_by_skills,
+            "resources": self._list_by_resources,
+            "tools": self._list_by_tools,
+        }
+        skills, self.refused = await listings[self.way]()
         if self.revision_fault:
             self.refused = (self.revision_fault, *self.refused)
         self._known = {skill.uri: skill for skill in skills}

@@ -31,13 +31,14 @@ _NOT_FLUSHABLE: Final = frozenset((errno.EINVAL, errno.ENOTSUP))
 def read_regular(
     path: str | os.PathLike[str], most_bytes: int, *, wait: bool = False
 ) -> tuple[bytes, os.stat_result]:
-    """Read at most `most_bytes` + 1 bytes of a regular file, and its status.
+    """Read a regular file of at most `most_bytes` bytes, and its status.
 
-    The caller checks the limit. Symlinks are followed. With `wait` a FIFO is read until its writer
+    Symlinks are followed. With `wait` a FIFO is read until its writer
     closes it, as for `<(...)` of a shell.
 
     Raises:
-        OSError: the file is unreadable, or not regular. Without `wait` a FIFO fails at once.
+        OSError: the file is unreadable, too large, or not regular. Without `wait` a FIFO fails at
+            once.
     """
     nonblocking = 0 if wait else getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, os.O_RDONLY | nonblocking | getattr(os, "O_BINARY", 0))
@@ -46,7 +47,10 @@ def read_regular(
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     with open(descriptor, "rb") as file:
-        return file.read(most_bytes + 1), status
+        raw = file.read(most_bytes + 1)
+    if len(raw) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", os.fspath(path))
+    return raw, status
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:

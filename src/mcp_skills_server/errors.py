@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final, cast
 
+PROGRAM: Final = "mcp-skills-server"
+"""The name of this program, in messages and in configurations."""
 MAX_ECHOED: Final = 200
 """The most characters of input that an error repeats, which bounds its length."""
 _MAX_LISTED: Final = 20

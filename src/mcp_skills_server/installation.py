@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import PROGRAM, UsageError
 
-_PROGRAM: Final = "mcp-skills-server"
 _PLAIN: Final = re.compile(r"[\w@+=:,./\\-]+")
 
 
@@ -24,7 +23,7 @@ def start_command() -> list[str]:
     """
     running = sys.argv[0]
     program = shutil.which(running) or running
-    if Path(running).stem == _PROGRAM and os.path.isfile(program):
+    if Path(running).stem == PROGRAM and os.path.isfile(program):
         return [os.path.abspath(program)]
     # Hosts start it in a project, whose modules -P keeps out of `sys.path`.
     return [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server"]
@@ -53,7 +52,7 @@ def missing_extra(what: str, extra: str) -> UsageError:
     # From the clone: the package is on no index, where anyone could register its name.
     wanted = f'".[{extra}]"'
     if is_temporary():
-        remedy = f"uvx --from {wanted} {_PROGRAM}, or pipx run --spec {wanted} {_PROGRAM}"
+        remedy = f"uvx --from {wanted} {PROGRAM}, or pipx run --spec {wanted} {PROGRAM}"
     elif os.path.exists(f"{sys.prefix}/pipx_metadata.json"):
         remedy = f"pipx inject {os.path.basename(sys.prefix)} {wanted}"
     elif os.path.exists(f"{sys.prefix}/uv-receipt.toml"):

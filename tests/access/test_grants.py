@@ -13,21 +13,18 @@ from tables import each_row
 ANN = Principal("token", "ann", groups=frozenset({"finance"}))
 
 
-@each_row(
-    ("pattern", "matching", "others"),
-    [
-        ("acme/billing", ["acme/billing"], ["acme", "acme/billing/x", "acme/billings", "x/acme/billing"]),
-        ("*", ["acme", "b"], ["acme/billing"]),
-        ("acme/*", ["acme/billing", "acme/x"], ["acme", "acme/billing/x", "acmes/x"]),
-        ("acme/**", ["acme", "acme/billing", "acme/a/b/c"], ["acmes", "b/acme"]),
-        ("**", ["a", "a/b", "a/b/c"], []),
-        ("**/billing", ["billing", "a/billing", "a/b/billing"], ["billing/a", "a/xbilling"]),
-        ("a/**/z", ["a/z", "a/b/z", "a/b/c/z"], ["a", "z", "a/z/y", "az"]),
-        ("a/**/m/*/**/z", ["a/m/n/z", "a/x/m/n/y/z", "a/m/m/n/z"], ["a/m/z", "a/n/z"]),
-        ("re*-*s", ["refund-notes", "re-s"], ["refund", "res", "re-"]),
-        ("a*a", ["aa", "aba"], ["a"]),
-    ],
-)
+@each_row(("pattern", "matching", "others"), [
+    ("acme/billing", ["acme/billing"], ["acme", "acme/billing/x", "acme/billings", "x/acme/billing"]),
+    ("*", ["acme", "b"], ["acme/billing"]),
+    ("acme/*", ["acme/billing", "acme/x"], ["acme", "acme/billing/x", "acmes/x"]),
+    ("acme/**", ["acme", "acme/billing", "acme/a/b/c"], ["acmes", "b/acme"]),
+    ("**", ["a", "a/b", "a/b/c"], []),
+    ("**/billing", ["billing", "a/billing", "a/b/billing"], ["billing/a", "a/xbilling"]),
+    ("a/**/z", ["a/z", "a/b/z", "a/b/c/z"], ["a", "z", "a/z/y", "az"]),
+    ("a/**/m/*/**/z", ["a/m/n/z", "a/x/m/n/y/z", "a/m/m/n/z"], ["a/m/z", "a/n/z"]),
+    ("re*-*s", ["refund-notes", "re-s"], ["refund", "res", "re-"]),
+    ("a*a", ["aa", "aba"], ["a"]),
+])  # fmt: skip
 def test_pattern_matches_paths(pattern: str, matching: list[str], others: list[str]) -> None:
     assert [path for path in matching if not Pattern(pattern).matches(path)] == []
     assert [path for path in others if Pattern(pattern).matches(path)] == []
@@ -88,15 +85,12 @@ def test_matching_does_not_backtrack_exponentially() -> None:
     assert not Pattern("**/a*a*a*a*a*a*a*a*b/**/a*a*b/z").matches("/".join(["a" * 60] * 60))
 
 
-@each_row(
-    ("grants", "is_admin"),
-    [
-        ([("admin", "a")], False),
-        ([("admin", "a/**"), ("scripts", "**")], False),
-        ([("admin", "*"), ("admin", "*/**")], False),
-        ([("scripts", "a"), ("admin", "**")], True),
-    ],
-)
+@each_row(("grants", "is_admin"), [
+    ([("admin", "a")], False),
+    ([("admin", "a/**"), ("scripts", "**")], False),
+    ([("admin", "*"), ("admin", "*/**")], False),
+    ([("scripts", "a"), ("admin", "**")], True),
+])  # fmt: skip
 def test_administrator_needs_admin_grant_for_all_skills(grants: list[tuple[May, str]], is_admin: bool) -> None:
     parsed = [Grant(("*",), (Pattern(skills),), frozenset({may})) for may, skills in grants]
     assert Permissions(parsed).is_admin is is_admin

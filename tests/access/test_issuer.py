@@ -71,20 +71,17 @@ async def retry_after(issuer: Issuer, kid: str = "one") -> int:
     return caught.value.retry_after_s
 
 
-@each_row(
-    ("path", "urls"),
-    [
-        ("", ["{0}/oauth-authorization-server", "{0}/openid-configuration"]),
-        ("/", ["{0}/oauth-authorization-server", "{0}/openid-configuration"]),
-        (
-            "/realms/acme",
-            [
-                "{0}/oauth-authorization-server/realms/acme", "{0}/openid-configuration/realms/acme",
-                "https://x.example:8443/realms/acme/.well-known/openid-configuration",
-            ],
-        ),
-    ],
-)  # fmt: skip
+@each_row(("path", "urls"), [
+    ("", ["{0}/oauth-authorization-server", "{0}/openid-configuration"]),
+    ("/", ["{0}/oauth-authorization-server", "{0}/openid-configuration"]),
+    (
+        "/realms/acme",
+        [
+            "{0}/oauth-authorization-server/realms/acme", "{0}/openid-configuration/realms/acme",
+            "https://x.example:8443/realms/acme/.well-known/openid-configuration",
+        ],
+    ),
+])  # fmt: skip
 def test_metadata_urls_follow_rfc_8414_and_openid_discovery(path: str, urls: list[str]) -> None:
     host = "https://x.example:8443"
     assert metadata_urls(host + path) == [url.format(f"{host}/.well-known") for url in urls]
@@ -180,22 +177,20 @@ async def test_withdrawn_key_is_accepted_for_at_most_fifteen_minutes() -> None:
 NO_KEYS_URL = "has no https URL of its keys (jwks_uri)"
 
 
-@each_row(
-    ("metadata", "message"),
-    [
-        ({"issuer": ISSUER + "/", "jwks_uri": KEYS_URL}, "is from another issuer, 'https://login.example/'"),
-        ({"issuer": "https://evil.example", "jwks_uri": KEYS_URL}, "is from another issuer"),
-        ({"jwks_uri": KEYS_URL}, "is from another issuer"), ({"issuer": ISSUER}, NO_KEYS_URL),
-        *(
-            ({"issuer": ISSUER, "jwks_uri": url}, NO_KEYS_URL)
-            for url in (
-                7, "http://keys.example/keys", "http://127.0.0.1:1/keys", "https://localhost/keys",
-                "file:///etc/passwd", "https://u:p@keys.example/",
-            )
-        ),
-        *((body, "is not a JSON object") for body in ([], b"<html>", b"[" * 100_000)),
-    ],
-)  # fmt: skip
+@each_row(("metadata", "message"), [
+    ({"issuer": ISSUER + "/", "jwks_uri": KEYS_URL}, "is from another issuer, 'https://login.example/'"),
+    ({"issuer": "https://evil.example", "jwks_uri": KEYS_URL}, "is from another issuer"),
+    ({"jwks_uri": KEYS_URL}, "is from another issuer"), ({"issuer": ISSUER}, NO_KEYS_URL),
+    *(
+        ({"issuer": ISSUER, "jwks_uri": url}, NO_KEYS_URL)
+        for url in (
+            7, "http://keys.example/keys", "http://127.0.0.1:1/keys", "https://localhost/keys",
+            "https://127.1/keys", "https://0x7f000001/", "https://keys.localhost/",
+            "file:///etc/passwd", "https://u:p@keys.example/",
+        )
+    ),
+    *((body, "is not a JSON object") for body in ([], b"<html>", b"[" * 100_000)),
+])  # fmt: skip
 async def test_invalid_metadata_makes_issuer_unavailable(
     metadata: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,14 +201,11 @@ async def test_invalid_metadata_makes_issuer_unavailable(
     assert web.requests == [METADATA_URL]
 
 
-@each_row(
-    ("body", "status"),
-    [
-        *((body, 200) for body in (b"", b"null", b"[]", {}, {"keys": {}}, {"keys": "x"}, b"\xff" * 10)),
-        # No redirect is followed.
-        *(({"keys": [public()]}, status) for status in (301, 302, 307, 308, 401, 403, 404, 500, 503)),
-    ],
-)
+@each_row(("body", "status"), [
+    *((body, 200) for body in (b"", b"null", b"[]", {}, {"keys": {}}, {"keys": "x"}, b"\xff" * 10)),
+    # No redirect is followed.
+    *(({"keys": [public()]}, status) for status in (301, 302, 307, 308, 401, 403, 404, 500, 503)),
+])  # fmt: skip
 async def test_invalid_key_set_makes_issuer_unavailable(body: Any, status: int) -> None:
     web = FakeWeb(public())
     web.respond(KEYS_URL, body, status)
@@ -229,15 +221,12 @@ def key_with(**more: Any) -> dict[str, Any]:
 MALFORMED_KEYS = [key_with(x=None), key_with(x="!"), key_with(x=7), key_with(y="AAAA")]
 
 
-@each_row(
-    "key",
-    [
-        None, 7, [], {}, {"kty": "oct", "kid": "one", "k": "AAAA"},
-        ECAlgorithm.to_jwk(private("ES256"), as_dict=True) | {"kid": "one"},  # a published private key
-        key_with(use="enc"), key_with(alg="ES384"), key_with(key_ops=["sign"]), key_with(key_ops=7),
-        key_with(crv="P-384"), key_with(kid=7), key_with(kty=["EC"]), public("RS256"), public("EdDSA"), *MALFORMED_KEYS,
-    ],
-)  # fmt: skip
+@each_row("key", [
+    None, 7, [], {}, {"kty": "oct", "kid": "one", "k": "AAAA"},
+    ECAlgorithm.to_jwk(private("ES256"), as_dict=True) | {"kid": "one"},  # a published private key
+    key_with(use="enc"), key_with(alg="ES384"), key_with(key_ops=["sign"]), key_with(key_ops=7),
+    key_with(crv="P-384"), key_with(kid=7), key_with(kty=["EC"]), public("RS256"), public("EdDSA"), *MALFORMED_KEYS,
+])  # fmt: skip
 async def test_unusable_key_is_refused_while_others_stay_usable(key: Any, caplog: pytest.LogCaptureFixture) -> None:
     issuer = FakeWeb(key, KEY_TWO).make_issuer()
     await assert_refused(issuer, "one")
@@ -256,16 +245,13 @@ async def test_key_is_selected_by_id_and_type_and_id_is_optional_for_a_single_ke
     await assert_refused(issuer, None)
 
 
-@each_row(
-    ("safe", "urls"),
-    [
-        (True, ["https://x.example", "https://x.example:8443/a?b"]),
-        (True, ["http://127.0.0.1:9/keys", "http://localhost/keys", "http://[::1]:8/"]),
-        (False, ["http://x.example", "http://localhost.evil.example", "https://x.example:port", "https://[::1"]),
-        (False, ["https://", "https://u@x.example", "https://x.example#f", 'https://x.example/"']),
-        (False, ["https://x.example/ y", "https://ü.example", "ftp://x.example", "x", ""]),
-    ],
-)
+@each_row(("safe", "urls"), [
+    (True, ["https://x.example", "https://x.example:8443/a?b"]),
+    (True, ["http://127.0.0.1:9/keys", "http://localhost/keys", "http://[::1]:8/", "http://auth.localhost/"]),
+    (False, ["http://x.example", "http://localhost.evil.example", "https://x.example:port", "https://[::1"]),
+    (False, ["https://", "https://u@x.example", "https://x.example#f", 'https://x.example/"']),
+    (False, ["https://x.example/ y", "https://ü.example", "ftp://x.example", "x", ""]),
+])  # fmt: skip
 def test_secure_urls_are_https_or_loopback(safe: bool, urls: list[str]) -> None:
     assert [url for url in urls if is_secure(url) is not safe] == []
 

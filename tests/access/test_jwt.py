@@ -59,26 +59,22 @@ def test_access_token_types_are_accepted(kind: str | None) -> None:
     assert verify(signed(headers={"typ": kind}))[0].name == "ann"
 
 
-@each_row(
-    ("claim", "changes", "groups"),
-    [
-        ("groups", {}, set()), ("groups", {"groups": None}, set()), ("groups", {"groups": []}, set()),
-        ("groups", {"groups": "a  b"}, {"a", "b"}), ("groups", {"groups": ["a b", "/c"]}, {"a b", "/c"}),
-        ("https://x.example/roles", {"groups": ["a"], "https://x.example/roles": ["b"]}, {"b"}),
-        # A dot separates the names of nested objects.
-        ("realm.roles", {"realm": {"roles": ["finance"]}}, {"finance"}),
-        ("realm.roles", {"realm": {"roles": ["finance"]}, "realm.roles": ["legal"]}, {"legal"}),
-        ("realm.roles", {"realm": ["roles"]}, set()), ("realm.roles", {"realm": {}}, set()), ("realm.roles", {}, set()),
-    ],
-)  # fmt: skip
+@each_row(("claim", "changes", "groups"), [
+    ("groups", {}, set()), ("groups", {"groups": None}, set()), ("groups", {"groups": []}, set()),
+    ("groups", {"groups": "a  b"}, {"a", "b"}), ("groups", {"groups": ["a b", "/c"]}, {"a b", "/c"}),
+    ("https://x.example/roles", {"groups": ["a"], "https://x.example/roles": ["b"]}, {"b"}),
+    # A dot separates the names of nested objects.
+    ("realm.roles", {"realm": {"roles": ["finance"]}}, {"finance"}),
+    ("realm.roles", {"realm": {"roles": ["finance"]}, "realm.roles": ["legal"]}, {"legal"}),
+    ("realm.roles", {"realm": ["roles"]}, set()), ("realm.roles", {"realm": {}}, set()), ("realm.roles", {}, set()),
+])  # fmt: skip
 def test_groups_are_read_from_the_configured_claim(claim: str, changes: dict[str, Any], groups: set[str]) -> None:
     raw = json.dumps({**claims(), **changes}).encode()  # `claims` would drop null
     assert verify(signed(raw), groups_claim=claim)[0].groups == groups
 
 
 @each_row(
-    ("username", "label"),
-    [("a" * 100, "a" * 100), (["ann"], ""), ("ann\nuser:admin", ""), ("a" * 101, ""), (None, "")],
+    ("username", "label"), [("a" * 100, "a" * 100), (["ann"], ""), ("ann\nuser:admin", ""), ("a" * 101, ""), (None, "")]
 )
 def test_preferred_username_is_a_label_without_effect_on_grants(username: Any, label: str) -> None:
     principal, _ = verify(signed(claims(preferred_username=username)))
@@ -101,32 +97,29 @@ def test_scopes_are_read_from_scope_and_scp(changes: dict[str, Any]) -> None:
 NOW, LATEST = int(time()), 253_402_300_799
 
 
-@each_row(
-    ("changes", "message"),
-    [
-        *(({name: None}, "claim is missing") for name in ("exp", "aud", "sub")),
-        *(({"exp": each}, "exp is not a time") for each in (str(NOW + 300), True, [NOW + 300], -NOW, -2)),
-        ({"exp": LATEST + 1}, "exp is not a time"),  # perhaps milliseconds
-        ({"exp": NOW - 120}, "expired"), ({"nbf": "0"}, "nbf is not a time"),
-        ({"nbf": NOW + 3_000, "exp": NOW + 6_000}, "not valid yet; compare the clocks"),
-        *(({"iss": each}, "another issuer") for each in (None, ISSUER + "/", [ISSUER])),
-        *(
-            ({"aud": each}, "another audience")
-            for each in ("https://skills.example", {AUDIENCE: 1}, [AUDIENCE, 1], ["a", "b"])
-        ),
-        *(({"sub": each}, "subject") for each in (7, "", "x" * 513)),
-        *(({"groups": each}, "groups is not a list of text") for each in ({"a": 1}, ["a", 7])),
-        ({"groups": [str(each) for each in range(1001)]}, "more than 1000"),
-        ({"scope": {}}, "scope is not a list of text"),
-        # ID tokens: `typ` is Keycloak's claim, `token_use` Cognito's.
-        *(({name: "x"}, "not an access token") for name in ("nonce", "at_hash")),
-        *(({name: value}, "not an access token") for name, value in (("typ", "ID"), ("token_use", "id"))),
-        *(
-            ({"cnf": each}, "bound to a key")
-            for each in ({"jkt": "x"}, {"x5t#S256": "x"}, {"jwk": {"kty": "EC"}}, {"kid": "x"}, "x")
-        ),
-    ],
-)  # fmt: skip
+@each_row(("changes", "message"), [
+    *(({name: None}, "claim is missing") for name in ("exp", "aud", "sub")),
+    *(({"exp": each}, "exp is not a time") for each in (str(NOW + 300), True, [NOW + 300], -NOW, -2)),
+    ({"exp": LATEST + 1}, "exp is not a time"),  # perhaps milliseconds
+    ({"exp": NOW - 120}, "expired"), ({"nbf": "0"}, "nbf is not a time"),
+    ({"nbf": NOW + 3_000, "exp": NOW + 6_000}, "not valid yet; compare the clocks"),
+    *(({"iss": each}, "another issuer") for each in (None, ISSUER + "/", [ISSUER])),
+    *(
+        ({"aud": each}, "another audience")
+        for each in ("https://skills.example", {AUDIENCE: 1}, [AUDIENCE, 1], ["a", "b"])
+    ),
+    *(({"sub": each}, "subject") for each in (7, "", "x" * 513)),
+    *(({"groups": each}, "groups is not a list of text") for each in ({"a": 1}, ["a", 7])),
+    ({"groups": [str(each) for each in range(1001)]}, "more than 1000"),
+    ({"scope": {}}, "scope is not a list of text"),
+    # ID tokens: `typ` is Keycloak's claim, `token_use` Cognito's.
+    *(({name: "x"}, "not an access token") for name in ("nonce", "at_hash")),
+    *(({name: value}, "not an access token") for name, value in (("typ", "ID"), ("token_use", "id"))),
+    *(
+        ({"cnf": each}, "bound to a key")
+        for each in ({"jkt": "x"}, {"x5t#S256": "x"}, {"jwk": {"kty": "EC"}}, {"kid": "x"}, "x")
+    ),
+])  # fmt: skip
 def test_invalid_claims_are_refused(changes: dict[str, Any], message: str) -> None:
     assert message in error_of(signed(claims(**changes)))
 
@@ -148,14 +141,11 @@ def test_longest_subject_groups_expiry_and_token_are_accepted() -> None:
     assert error_of(f"{token}A") == "it is not a signed token"
 
 
-@each_row(
-    "text",
-    [
-        f'"iss":"{ISSUER}"',  # a duplicate of equal value
-        '"sub":"eve"', '"exp":99999999999', '"more":{"a":1,"a":2}', '"exp2":NaN', '"exp2":Infinity',
-        '"exp2":-Infinity', '"exp2":1e999', '"exp2":' + "9" * 5000,
-    ],
-)  # fmt: skip
+@each_row("text", [
+    f'"iss":"{ISSUER}"',  # a duplicate of equal value
+    '"sub":"eve"', '"exp":99999999999', '"more":{"a":1,"a":2}', '"exp2":NaN', '"exp2":Infinity',
+    '"exp2":-Infinity', '"exp2":1e999', '"exp2":' + "9" * 5000,
+])  # fmt: skip
 def test_ambiguous_json_is_refused(text: str) -> None:
     assert "duplicate name" in error_of(signed(f"{json.dumps(claims())[:-1]},{text}}}".encode()))
 
@@ -202,13 +192,10 @@ def test_weak_rsa_key_is_refused() -> None:
     assert "too weak" in error_of(token, key)
 
 
-@each_row(
-    ("message", "headers"),
-    [
-        *(("not an access token", {"typ": each}) for each in ("logout+jwt", "dpop+jwt", 7)),
-        *(("does not support", {"crit": each, "exp": 1}) for each in (["exp"], [])),
-    ],
-)
+@each_row(("message", "headers"), [
+    *(("not an access token", {"typ": each}) for each in ("logout+jwt", "dpop+jwt", 7)),
+    *(("does not support", {"crit": each, "exp": 1}) for each in (["exp"], [])),
+])  # fmt: skip
 def test_invalid_headers_are_refused(message: str, headers: dict[str, Any]) -> None:
     assert message in error_of(signed(headers=headers))
 
@@ -224,16 +211,13 @@ def test_key_id_must_be_text(kid: Any) -> None:
     assert error_of(f"{head}.{signed().split('.', 1)[1]}") == "its key id is not text"
 
 
-@each_row(
-    "token",
-    [
-        "", ".", "..", "...", "a.b.c", "a.b", "e30.e30.e30", f"{encode([])}.{encode({})}.x",
-        f"{encode(b'[' * 20_000)}.{encode({})}.x", f"{encode({'alg': 'ES256'})}.{encode(b'null')}.x",
-        "é.é.é", "x" * (1 << 20), ("e30." * (1 << 18)), f"{signed()}.{'x'}", f"{signed()}\x00",
-        # A duplicate name in the header.
-        encode(b'{"alg":"none","alg":"ES256","kid":"one"}') + "." + signed().split(".", 1)[1],
-    ],
-)  # fmt: skip
+@each_row("token", [
+    "", ".", "..", "...", "a.b.c", "a.b", "e30.e30.e30", f"{encode([])}.{encode({})}.x",
+    f"{encode(b'[' * 20_000)}.{encode({})}.x", f"{encode({'alg': 'ES256'})}.{encode(b'null')}.x",
+    "é.é.é", "x" * (1 << 20), ("e30." * (1 << 18)), f"{signed()}.{'x'}", f"{signed()}\x00",
+    # A duplicate name in the header.
+    encode(b'{"alg":"none","alg":"ES256","kid":"one"}') + "." + signed().split(".", 1)[1],
+])  # fmt: skip
 def test_malformed_token_is_refused(token: str) -> None:
     assert error_of(token)
 

@@ -1,4 +1,4 @@
-"""Quotas: eviction within an owner's share, refusal beyond the total, owners, and configured limits."""
+"""Quotas and rates: eviction within an owner's share, refusal beyond the total, owners, limits, token buckets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quota import Owner, Quota, QuotaError, Quotas, QuotaTable, limit_of, owner_of
+from mcp_skills_server.access.quota import Owner, Quota, QuotaError, Quotas, QuotaTable, Rate, limit_of, owner_of
 from tables import each_row
 
 ANN = Owner("ann")
@@ -27,10 +27,6 @@ def test_busy_key_is_not_evicted_and_second_release_has_no_effect() -> None:
     for _ in range(2):
         quota.release("a")
     assert (len(quota), quota.used(ANN)) == (1, 1)
-
-
-def test_default_share_is_a_quarter() -> None:
-    assert [Quota[int]("things", total).limit(ANN) for total in (3, 4, 12)] == [1, 1, 3]
 
 
 def test_limit_of_an_owner_applies_to_what_it_claims_next() -> None:
@@ -80,15 +76,12 @@ def test_claim_never_evicts_keys_of_another_owner(claims: list[tuple[Owner | Non
         assert len(quota) == sum(map(len, held.values()))
 
 
-@each_row(
-    ("token", "address", "owner"),
-    [
-        (ANN, "192.0.2.1", ANN), (None, "192.0.2.1", "address 192.0.2.1"), (None, "::1", "address ::1"),
-        (None, "::ffff:192.0.2.1", "address 192.0.2.1"), (None, "fe80::1%eth0", "address fe80::/64"),
-        (None, "2001:db8:1:2:3:4:5:6", "address 2001:db8:1:2::/64"), (None, "testclient", "address testclient"),
-        (None, "2001:db8:1:2:ffff::", "address 2001:db8:1:2::/64"), (None, "", None), (None, None, None),
-    ],
-)  # fmt: skip
+@each_row(("token", "address", "owner"), [
+    (ANN, "192.0.2.1", ANN), (None, "192.0.2.1", "address 192.0.2.1"), (None, "::1", "address ::1"),
+    (None, "::ffff:192.0.2.1", "address 192.0.2.1"), (None, "fe80::1%eth0", "address fe80::/64"),
+    (None, "2001:db8:1:2:3:4:5:6", "address 2001:db8:1:2::/64"), (None, "testclient", "address testclient"),
+    (None, "2001:db8:1:2:ffff::", "address 2001:db8:1:2::/64"), (None, "", None), (None, None, None),
+])  # fmt: skip
 def test_owner_is_token_or_else_address_prefix(token: str | None, address: str | None, owner: str | None) -> None:
     assert owner_of(token, address) == (owner and Owner(owner))
 
@@ -129,3 +122,46 @@ def test_owner_is_counted_by_its_key_whatever_its_limits() -> None:
     assert str(after) == "token:bot"
     assert quotas.requester(None, None).owner is None
     assert quotas.requester(None, "2001:db8::1").owner == Owner("address 2001:db8::/64")
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_bucket_allows_burst_of_one_minute_then_refills_evenly() -> None:
+    clock = Clock()
+    rate = Rate(now=clock)
+    assert [rate.take("a", 6) for _ in range(6)] == [0.0] * 6
+    assert all(9.9 < rate.take("a", 6) <= 10 for _ in range(100))  # refused attempts do not count
+    assert rate.take("b", 6) == 0  # other clients have their own bucket
+    clock.now += 10
+    assert rate.take("a", 6) == 0 and rate.take("a", 6) > 0
+    clock.now += 3600
+    assert [rate.take("a", 6) for _ in range(6)] == [0.0] * 6 and rate.take("a", 6) > 0
+    for per_minute in range(1, 100):  # rounding must not lose a token
+        rate = Rate(now=clock)
+        assert [rate.take("a", per_minute) > 0 for _ in range(per_minute + 1)] == [False] * per_minute + [True]
+
+
+def test_changed_limit_keeps_the_used_part_of_a_bucket() -> None:
+    rate = Rate(now=Clock())
+    assert rate.take("a", 6, 3) == 0  # half of it
+    assert [rate.take("a", 100) > 0 for _ in range(51)] == [False] * 50 + [True]
+    assert 29.9 < rate.take("a", 2) <= 30
+
+
+def test_buckets_are_bounded_and_full_ones_dropped() -> None:
+    clock = Clock()
+    rate = Rate(now=clock, most=50)
+    for number in range(1000):
+        rate.take(number, 10)
+    assert len(rate) == 50
+    clock.now += 61
+    rate.take("last", 10)
+    assert len(rate) == 1
+    rate = Rate(now=clock, most=2)
+    assert [rate.take(each, 2) for each in "abac"] == [0.0] * 4
+    assert rate.take("a", 2) > 0, "b was evicted, the least recently used"

@@ -102,17 +102,6 @@ def test_skills_are_announced_after_the_session_response_and_on_change() -> None
     assert announced(conversation.announce(())) == [("early", []), ("s", []), ("t", [])]
 
 
-def test_resumed_session_keeps_the_agent_commands_sent_before_its_response() -> None:
-    conversation = new_conversation()
-    conversation.announce(ONE)
-    conversation.to_agent(request(1, "session/resume", sessionId="s"))
-    update = commands_update(commands=[{"name": "c", "description": "C."}])
-    assert conversation.after_agent_lines(update) == b""
-    after = conversation.after_agent_lines(line(id=1, result={}))
-    assert announced(after) == [("s", ["one"])]
-    assert json.loads(after)["params"]["update"]["availableCommands"][0]["name"] == "c"
-
-
 def test_failed_setup_and_closed_session_get_no_announcement() -> None:
     conversation = open_conversation()
     conversation.to_agent(request(2, "session/new", mcpServers=[]))
@@ -152,26 +141,6 @@ def test_announcement_follows_the_agent_update_of_the_same_kind() -> None:
     assert announced(after) == [("s", ["one"]), (label, ["own", "one"])]
     after = extended.announce(TWO)
     assert announced(after) == [("s", ["one", "two"]), (label, ["own", "one", "two"])]
-
-
-def test_each_session_of_several_lines_is_announced_once() -> None:
-    conversation = new_conversation()
-    conversation.announce(ONE)
-    load = request(2, "session/load", sessionId="t")
-    conversation.to_agent(load + request(3, "session/load", sessionId="u"))
-    first = line(id=2, result={}) + commands_update("t")
-    second = line(id=3, result={}) + commands_update("t")
-    after = conversation.after_agent_lines(first + b"garbage\n" + second)
-    assert announced(after) == [("t", ["one"]), ("u", ["one"])]
-
-
-def test_server_name_differs_from_thousands_of_taken_names() -> None:
-    taken = ["skills", *(f"skills-{number}" for number in range(2, 12_000)), [1]]
-    servers = [*({"name": name} for name in taken), 5]
-    changed = json.loads(new_conversation().to_agent(request(1, "session/new", mcpServers=servers)))
-    *others, added = changed["params"]["mcpServers"]
-    assert others == servers
-    assert added["name"] == "skills-12000"
 
 
 def test_server_is_added_only_to_session_setups_that_can_use_it() -> None:
@@ -223,9 +192,7 @@ def stored_characters(conversation: Conversation) -> int:
     return sum(len(text or "") for text in conversation._agent_updates._texts.values())
 
 
-def test_update_before_the_response_is_stored_until_its_session_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_update_before_the_response_is_stored_until_its_session_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = open_conversation()
     conversation.to_agent(request(2, "session/new", mcpServers=[]))
     for session_id in ("t", "none"):
@@ -246,9 +213,7 @@ def test_update_before_the_response_is_stored_until_its_session_is_known(
     assert stored_characters(conversation) == 0
 
 
-def test_session_without_stored_agent_commands_gets_no_announcement(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_session_without_stored_agent_commands_gets_no_announcement(monkeypatch: pytest.MonkeyPatch) -> None:
     """An announcement without the agent's own commands would remove them."""
     monkeypatch.setattr(module, "_MAX_BYTES", 5000)
     conversation = open_conversation()

@@ -8,14 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 
+from sources.publishers import Publisher, ReceivedRequest, respond_with
 from tables import each_row
 from wire import DEADLINE, ROOT, write_skill
 
@@ -90,36 +89,24 @@ def test_pre_commit_runs_the_hook(tmp_path: Path, name: str, expected: int) -> N
 QUESTION = {"query": "refund it", "catalogue": "refunds: Issue refunds.", "skills": [{"name": "refunds"}]}
 
 
-class ModelHandler(BaseHTTPRequestHandler):
-    """A model that always chooses one skill, and records its requests in the server."""
+class Model(Publisher):
+    """A model that always chooses one skill, and finds each expectation fulfilled."""
 
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append(request)  # type: ignore[attr-defined]
+    def _route(self, _: ReceivedRequest) -> bytes:
         graded = [{"text": "x", "passed": True, "evidence": "it is there"}]
         message = {"content": json.dumps({"skills": ["refunds"], "expectations": graded})}
         usage = {"prompt_tokens": 1000, "completion_tokens": 100}
-        raw = json.dumps({"choices": [{"message": message}], "usage": usage}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
+        return respond_with(json.dumps({"choices": [{"message": message}], "usage": usage}).encode())
 
-    def log_message(self, *_: object) -> None: ...
-
-
-class ModelServer(ThreadingHTTPServer):
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), ModelHandler)
-        self.requests: list[dict[str, Any]] = []
+    def systems(self) -> list[str]:
+        """Return the system message of each request."""
+        return [json.loads(request.body)["messages"][0]["content"] for request in self.requests]
 
 
 @pytest.fixture
-def model() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+def model() -> Iterator[Model]:
+    with Model() as serving:
+        yield serving
 
 
 def run_judge(judge: str, agent: str, cwd: Path, **environment: str) -> Any:
@@ -130,30 +117,29 @@ def run_judge(judge: str, agent: str, cwd: Path, **environment: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_openai_judge_sends_the_catalogue_and_reports_the_cost(tmp_path: Path, model: ModelServer) -> None:
-    url = f"http://127.0.0.1:{model.server_port}/v1"
+def test_openai_judge_sends_the_catalogue_and_reports_the_cost(tmp_path: Path, model: Model) -> None:
+    url = f"{model.url}/v1"
     prices = {"PRICE_IN": "1", "PRICE_OUT": "10"}
     verdict = run_judge("openai.py", "m", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="k", **prices)
     assert verdict == {"skills": ["refunds"], "cost_usd": 0.002}
-    (request,) = model.requests
-    assert request["model"] == "m"
-    assert QUESTION["catalogue"] in request["messages"][0]["content"]
-    assert request["messages"][1]["content"] == "refund it"
+    (system,) = model.systems()
+    assert QUESTION["catalogue"] in system
+    asked = json.loads(model.requests[0].body)
+    assert (asked["model"], asked["messages"][1]["content"]) == ("m", "refund it")
 
 
-def test_openai_judge_grades_outputs_with_the_skill(tmp_path: Path, model: ModelServer) -> None:
+def test_openai_judge_grades_outputs_with_the_skill(tmp_path: Path, model: Model) -> None:
     write_skill(tmp_path / "skills/minutes", body="Name an owner.")
     evals = {"evals": [{"prompt": "Write them.", "expectations": ["x"]}]}
     (tmp_path / "skills/minutes/evals").mkdir()
     (tmp_path / "skills/minutes/evals/evals.json").write_text(json.dumps(evals))
     judge = f"{sys.executable} {ROOT / 'examples/judges/openai.py'} m"
     words = ("evaluate", "skills", "--outputs", "--judge", judge, "--cache-dir", "cache", "--concurrency", "1")
-    url = f"http://127.0.0.1:{model.server_port}/v1"
+    url = f"{model.url}/v1"
     command = [sys.executable, "-m", "mcp_skills_server", *words]
     done = run(*command, cwd=tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="k", PRICE_IN="1")
     assert done.returncode == 0 and "6 runs of the judge, 0.0120 USD" in done.stderr
-    systems = [request["messages"][0]["content"] for request in model.requests[::2]]
-    assert ["Name an owner." in system for system in systems] == [True] * 3 + [False] * 3
+    assert ["Name an owner." in system for system in model.systems()[::2]] == [True] * 3 + [False] * 3
 
 
 AGENT = """#!{python}

@@ -83,19 +83,13 @@ def test_unreadable_trigger_set_is_skipped(skills: Path) -> None:
     assert found[0] == [] and [*map(str, found[1])] == ["refunds/evals/a.json: cannot be read (it keeps changing)"]
 
 
-@each_row(("text", "reason"), [
-    ('[{"query": "x"', "cannot be read as JSON (Expecting ',' delimiter: line 1 column 15 "),
-    ('[{"query": "x"}]', "entry 0 does not say whether it should trigger"),
-    ('[{"quary": "x", "should_trigger": true}]', "entry 0 has no text 'query'"),
-    ('{"evals": {}}', "is not a list of objects"),
-])  # fmt: skip
-def test_malformed_trigger_set_of_a_skill_is_an_error(skills: Path, text: str, reason: str) -> None:
+def test_malformed_trigger_set_of_a_skill_is_an_error(skills: Path) -> None:
     """Although another skill has a valid one, whose cases pass."""
     write_trigger_set(skills / "refunds/evals/queries.json", ("pay the money back to the customer", True))
     file = write_trigger_set(skills / "minutes/evals/trigger_queries.json")
-    file.write_text(text, encoding="utf-8")
+    file.write_text('[{"query": "x"}]', encoding="utf-8")
     message = refusal("evaluate", skills)
-    assert message.startswith(str(file)) and reason in message
+    assert message.startswith(str(file)) and "entry 0 does not say whether it should trigger" in message
     assert run("evaluate", skills).returncode == 2
 
 
@@ -229,7 +223,7 @@ def test_invalid_trigger_set_is_reported_in_one_line(skills: Path) -> None:
     largest.write_bytes(raw)
     assert invoke("evaluate", skills, "--cases", largest).return_value == 0
     file.write_bytes(raw + b" ")
-    assert "any.json: has more than 16,777,216 bytes; split it" in refusal("evaluate", skills, "--cases", file)
+    assert "any.json: cannot be read (it has more than 16,777,216 " in refusal("evaluate", skills, "--cases", file)
 
 
 def trigger_set(count: int, length: int) -> str:
@@ -237,8 +231,10 @@ def trigger_set(count: int, length: int) -> str:
 
 
 @each_row(("text", "message"), [
-    ("[", "cannot be read as JSON"), ("3", "has no trigger set"), ("[3]", "is not a list of objects"),
-    ('[{"query": "a"}]', "does not say whether it should trigger"),
+    ('[{"query": "x"', "cannot be read as JSON (Expecting ',' delimiter: line 1 column 15 "),
+    ("3", "has no trigger set"), ("[3]", "is not a list of objects"),
+    ('[{"query": "a"}]', "entry 0 does not say whether it should trigger"),
+    ('[{"quary": "x", "should_trigger": true}]', "entry 0 has no text 'query'"),
     ('[{"query": " ", "should_trigger": true}]', "has no text 'query'"),
     ('{"evals": [{"id": 1}]}', "evals[0] has no text 'prompt'"), ('{"evals": 1}', "is not a list of objects"),
     ("[" * 100_000, "cannot be read as JSON"),
@@ -272,10 +268,9 @@ print({answer})
 """
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["json.dumps(named)", "json.dumps(dict(skills=named, **(dict(cost_usd=1) if named else {})))", '"\\n".join(named)'],
-)
+@pytest.mark.parametrize("answer", [
+    "json.dumps(named)", "json.dumps(dict(skills=named, **(dict(cost_usd=1) if named else {})))", '"\\n".join(named)',
+])  # fmt: skip
 def test_judge_program_may_answer_in_three_formats(skills: Path, answer: str, tmp_path: Path) -> None:
     file = write_trigger_set(tmp_path / "refunds.json", ("refunds and minutes", True), ("hello", False))
     judge = tmp_path / "judge.py"

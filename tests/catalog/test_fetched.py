@@ -39,7 +39,7 @@ def test_fetched_skill_has_its_origin_in_any_root_that_contains_it(tmp_path: Pat
 
 def test_record_over_16_mib_gives_an_unknown_origin(tmp_path: Path) -> None:
     path = write_record(write_files(tmp_path, skills("theirs")), "theirs")
-    for size, origin in ((16 << 20, SITE), ((16 << 20) + 2, UNKNOWN)):
+    for size, origin in ((16 << 20, SITE), ((16 << 20) + 1, UNKNOWN)):
         path.write_text(path.read_text().rjust(size))
         assert origins(tmp_path) == {"theirs": origin}
 

@@ -46,16 +46,18 @@ def test_skill_is_refused_by_its_digest_and_by_that_of_any_file(tmp_path: Path) 
             assert REASON in registry.snapshot.problems[0].message
     with Registry([tmp_path], recalls=recalls_of(whole, is_locked=True)) as registry:
         assert codes(registry) == {"bad": "lock-recalled"}
+    with Registry([tmp_path]) as registry:
+        both = recalls_of(*files.values()).advisory_on(registry.snapshot.skills["bad"])
+        assert both == advisory(min(files.values())), "one replica tells what another has told"
 
 
 def test_skill_is_refused_while_it_is_served_and_admitted_once_it_differs(tmp_path: Path) -> None:
     write_skill(tmp_path / "bad")
     whole, _ = digests_of(tmp_path, "bad")
-    recalls = Recalls()
-    with Registry([tmp_path], recalls=recalls) as registry:
+    with Registry([tmp_path]) as registry:
         assert served(registry) == ["bad"]
-        recalls.replace([advisory(whole)])
-        registry.refresh()
+        assert registry.recall([advisory(whole)])
+        assert not registry.recall([advisory(whole)])
         assert served(registry) == []
         write_files(tmp_path / "bad", {"more.md": "More.\n"})
         registry.refresh([str(tmp_path / "bad" / "more.md")])
@@ -63,8 +65,7 @@ def test_skill_is_refused_while_it_is_served_and_admitted_once_it_differs(tmp_pa
         (tmp_path / "bad" / "more.md").unlink()
         registry.refresh()
         assert served(registry) == []
-        recalls.replace([])
-        registry.refresh()
+        registry.recall([])
         assert served(registry) == ["bad"]
 
 
@@ -90,3 +91,40 @@ def test_recalled_skill_is_refused_where_a_nested_skill_is_left_out_or_in(tmp_pa
     for digests in ((inner, whole), (inner, alone)):
         with Registry([tmp_path], recalls=recalls_of(*digests)) as registry:
             assert served(registry) == []
+
+
+def test_recalled_skill_goes_also_while_its_root_cannot_be_read(tmp_path: Path) -> None:
+    root, away = tmp_path / "root", tmp_path / "away"
+    for name in ("bad", "good"):
+        write_skill(root / name)
+    whole, _ = digests_of(root, "bad")
+    with Registry([root]) as registry:
+        root.rename(away)
+        registry.recall([advisory(whole)])
+        assert served(registry) == ["good"]
+        assert codes(registry) == {"": "root-missing", "bad": "recalled"}
+        away.rename(root)
+        registry.refresh()
+        assert served(registry) == ["good"]
+        assert codes(registry) == {"bad": "recalled"}
+        root.rename(away)
+        registry.refresh()
+        away.rename(root)
+        registry.recall([])
+        assert served(registry) == ["bad", "good"]
+        assert codes(registry) == {}
+
+
+def test_edit_of_a_nested_skill_that_is_off_can_make_the_outer_one_a_recalled_version(tmp_path: Path) -> None:
+    write_skill(tmp_path / "outer")
+    write_skill(tmp_path / "outer" / "inner")
+    note = tmp_path / "outer" / "inner" / "note.md"
+    note.write_text("Bad.\n")
+    whole, _ = digests_of(tmp_path, "outer")
+    note.write_text("Good.\n")
+    (tmp_path / "skills-off.txt").write_text("outer/inner\n")
+    with Registry([tmp_path], recalls=recalls_of(whole)) as registry:
+        assert served(registry) == ["outer"]
+        note.write_text("Bad.\n")
+        registry.refresh([str(note)])
+        assert served(registry) == []

@@ -165,7 +165,7 @@ def test_file_of_1_mib_is_the_largest(tmp_path: Path) -> None:
     file.write_bytes(b"port = 1\n".ljust(1 << 20))
     assert read(str(file)).values == {"port": 1}
     file.write_bytes(b"port = 1\n".ljust((1 << 20) + 1))
-    with pytest.raises(ConfigurationError, match=r"c\.toml: it has more than 1,048,576 bytes; "):
+    with pytest.raises(ConfigurationError, match=r"c\.toml: it cannot be read \(it has more than 1,048,576 bytes\); "):
         read(str(file))
 
 

@@ -283,7 +283,7 @@ def test_server_searches_by_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             found: list[dict[str, Any]] = []
             while not found and time.monotonic() < deadline:  # vectors are made in the background
                 found = wire.request("tools/call", search)["structuredContent"]["skills"]
-        assert models.headers[0]["authorization"] == "Bearer s3cret"
+        assert models.requests[0].headers["authorization"] == "Bearer s3cret"
     assert models.inputs[0] == ["alpha\nThing\nAll about an automobile"]
     assert [each["name"] for each in found] == ["alpha"]
     assert (cache / "index" / "skills.sqlite3").exists()

@@ -95,10 +95,9 @@ def test_unsigned_skill_is_not_written(name: str, cwd: Path) -> None:
         assert [path.name for path in (cwd / "to").iterdir() if path.name[0] != "."] == ["bad"]
 
 
-@each_row(
-    ("source", "alternative"),
-    [("git+https://git.example/a", "credential helpers"), ("oci://r.example/a:1", "docker login")],
-)
+@each_row(("source", "alternative"), [
+    ("git+https://git.example/a", "credential helpers"), ("oci://r.example/a:1", "docker login"),
+])  # fmt: skip
 def test_token_for_git_or_registry_is_refused_with_the_alternative(
     source: str, alternative: str, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -317,16 +317,13 @@ def test_locked_site_is_served_from_cache_after_changes_and_offline(team: Path) 
     assert names_served_frozen(team, *options) == ["refunds"]  # with the site down
 
 
-@each_row(
-    ("root", "names"),
-    [
-        ("mcp+stdio:touch ran", ["update", "--check"]),
-        ("mcp+stdio:touch ran", ["update"]),
-        ("mcp+stdio:touch ran", ["diff", "--lock", "skills.lock"]),
-        ("mcp+stdio:touch ran", ["serve", "--lock", "skills.lock", "--frozen"]),
-        ("./x/../mcp+stdio:touch ran", ["update", "--check"]),  # a path until it is normalized
-    ],
-)
+@each_row(("root", "names"), [
+    ("mcp+stdio:touch ran", ["update", "--check"]),
+    ("mcp+stdio:touch ran", ["update"]),
+    ("mcp+stdio:touch ran", ["diff", "--lock", "skills.lock"]),
+    ("mcp+stdio:touch ran", ["serve", "--lock", "skills.lock", "--frozen"]),
+    ("./x/../mcp+stdio:touch ran", ["update", "--check"]),  # a path until it is normalized
+])  # fmt: skip
 def test_command_of_a_lock_file_is_not_started(team: Path, root: str, names: list[str]) -> None:
     text = f"version = 1\n[[source]]\nfrom = {json.dumps(root)}\n[source.skills]\n"
     (team / "skills.lock").write_text(text, encoding="utf-8")

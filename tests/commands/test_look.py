@@ -63,10 +63,12 @@ def test_list_and_show_print_skills_and_fit_the_terminal(tmp_path: Path, monkeyp
     ]
     assert done.stderr.startswith("mcp-skills-server: 2 errors, 1 warning: ") and done.stderr.count("\n") == 1
     digests = {name: hashlib.sha256((one / name).read_bytes()).hexdigest() for name in ("SKILL.md", "a.md")}
+    combined = hashlib.sha256("".join(f"{name}\0sha256:{digest}\n" for name, digest in digests.items()).encode())
     *lines, problem, blank, last = invoke("show", "root", "one").stdout.splitlines()
     assert lines == [
         *("name:        one", "path:        one", "uri:         skill://one/SKILL.md", "title:       Thing"),
         *("description: Does one thing.", "version:     1.2", "standing:    served"),
+        f"digest:      sha256:{combined.hexdigest()}",
         *("models see:  with its whole description", "", "FILE      BYTES  DIGEST"),
         *(f"SKILL.md  83     sha256:{digests['SKILL.md']}", f"a.md      1      sha256:{digests['a.md']}"),
     ]
@@ -185,16 +187,13 @@ def test_list_and_validate_without_a_root_take_the_usual_folders_and_name_them(
     assert [each["path"] for each in json_of("list")["skills"]] == ["one"]
 
 
-@each_row(
-    ("name", "message"),
-    [
-        ("dup", "Several skills are named 'dup'; ask for one of: a/dup, b/dup"),
-        ("dupp", "Unknown skill: 'dupp'; did you mean b/dup or a/dup?"),  # "dup" is ambiguous
-        ("refund", "Unknown skill: 'refund'; did you mean refunds?"),
-        ("xyz", "Unknown skill: 'xyz'; 'list' shows what there is"),
-        ("/", "Unknown skill: '/'; this is a folder; write the name of a skill after the folders"),
-    ],
-)
+@each_row(("name", "message"), [
+    ("dup", "Several skills are named 'dup'; ask for one of: a/dup, b/dup"),
+    ("dupp", "Unknown skill: 'dupp'; did you mean b/dup or a/dup?"),  # "dup" is ambiguous
+    ("refund", "Unknown skill: 'refund'; did you mean refunds?"),
+    ("xyz", "Unknown skill: 'xyz'; 'list' shows what there is"),
+    ("/", "Unknown skill: '/'; this is a folder; write the name of a skill after the folders"),
+])  # fmt: skip
 def test_show_suggests_names_for_an_unknown_skill(tmp_path: Path, name: str, message: str) -> None:
     for path in ("a/dup", "b/dup", "refunds"):
         write_skill(tmp_path / path)
@@ -236,13 +235,10 @@ def make_problems(skill: str, count: int, code: str = "link-outside", folder: st
     return [problem(code, "it is one").at(f"{folder}/{skill}/d/{number:05}", skill) for number in range(count)]
 
 
-@each_row(
-    "few",
-    [
-        *(make_problems("a", count) for count in (0, 1, SHOWN)),
-        [*make_problems("a", SHOWN), *make_problems("b", SHOWN), *make_problems("a", SHOWN, "file-irregular")],
-    ],
-)
+@each_row("few", [
+    *(make_problems("a", count) for count in (0, 1, SHOWN)),
+    [*make_problems("a", SHOWN), *make_problems("b", SHOWN), *make_problems("a", SHOWN, "file-irregular")],
+])  # fmt: skip
 def test_up_to_20_problems_of_a_skill_and_rule_have_their_lines(few: list[Problem]) -> None:
     assert list(clustered(few)) == few
 

@@ -128,10 +128,9 @@ def test_published_and_fetched_skills_are_published_with_the_same_index(tmp_path
             assert (copies / skill.name / path).read_bytes() == raw
 
 
-@each_row(
-    "base",
-    ["cdn.example.com", "ftp://x", "https://", "https://x/?a", "https://x#a", "https://u:p@x", "//x", "/a b", "["],
-)
+@each_row("base", [
+    "cdn.example.com", "ftp://x", "https://", "https://x/?a", "https://x#a", "https://u:p@x", "//x", "/a b", "[",
+])  # fmt: skip
 def test_invalid_base_url_is_refused(root: Path, tmp_path: Path, base: str) -> None:
     assert "--base-url" in refused(root, "--output", tmp_path / "public", "--base-url", base)
     assert not (tmp_path / "public").exists()

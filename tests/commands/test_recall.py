@@ -102,6 +102,27 @@ def test_locked_skill_that_is_recalled_is_refused_with_a_code_of_its_own(root: P
     assert names_served("--lock", lock) == ["good"]
 
 
+def test_recalled_skill_is_published_nowhere_and_its_earlier_archive_goes(root: Path, tmp_path: Path) -> None:
+    output, file = tmp_path / "public", advisories(tmp_path, digest_over(root, "bad"))
+
+    def archives() -> int:
+        return len([*output.glob(".well-known/agent-skills/bad/*/*")])
+
+    invoke("publish", root, "--output", output)
+    assert archives() == 1
+    (root / "bad" / "references" / "guide.md").write_text("Another version.\n")
+    invoke("publish", root, "--output", output)
+    assert archives() == 2
+    assert exit_code(invoke("publish", root, "--output", output, "--advisories", file)) == 0
+    assert archives() == 1
+    advisories(tmp_path, digest_over(root, "bad"))
+    for command in (("publish", root, "--output", output), ("package", root, "--output", tmp_path / "a.mcpb")):
+        done = invoke(*command, "--advisories", file)
+        assert exit_code(done) == 0
+        assert f"it is recalled (critical): {REASON}" in done.stderr
+    assert archives() == 0
+
+
 @each_row("text, fault", [
     ("advisory = []", "version is missing"),
     ("version = 2", "version is 2"),
@@ -110,6 +131,7 @@ def test_locked_skill_that_is_recalled_is_refused_with_a_code_of_its_own(root: P
     ("version = 1\n[advisory]\n", "not a list of tables"),
     ("version = 1\nadvisory = [1]", "advisory 1 is not a table"),
     ("version = 1\n[[advisory]]\ndigest = 'sha256:1'", "advisory 1: 'digest' is not"),
+    (f"version = 1\n[[advisory]]\ndigest = '{digest_of(b'').upper()}'", "'sha256:' and 64 hex digits in lower case"),
     ("version = 1\n[[advisory]]\nfoo = 1", "advisory 1 has unknown keys: foo"),
     (f"version = 1\n[[advisory]]\ndigest = '{digest_of(b'')}'", "'severity' is not one of low, medium, high, critical"),
     (f"version = 1\n[[advisory]]\ndigest = '{digest_of(b'')}'\nseverity = []", "'severity' is not one of"),

@@ -262,10 +262,9 @@ def test_examples_of_the_help_of_run_work(tmp_path: Path, sandbox_mode: str) -> 
         assert (done.returncode, done.stderr) == (0, "") and done.stdout
 
 
-@each_row(
-    ("skill", "script", "message"),
-    [("nobody", "scripts/hello.py", "'list' shows"), ("greet", "scripts/no.py", "its scripts are scripts/hello.py")],
-)
+@each_row(("skill", "script", "message"), [
+    ("nobody", "scripts/hello.py", "'list' shows"), ("greet", "scripts/no.py", "its scripts are scripts/hello.py"),
+])  # fmt: skip
 def test_unknown_skill_or_script_is_reported_in_one_line(
     root: Path, skill: str, script: str, message: str, sandbox_mode: str
 ) -> None:

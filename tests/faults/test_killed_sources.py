@@ -12,7 +12,6 @@ import pytest
 from faults.killing import Killer, succeed
 from mcp_skills_server.format.archive import Files
 from sources.git.remotes import Upstream
-from sources.oci.registries import docker_registry
 from sources.publishers import Publisher, skill_md
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
@@ -117,9 +116,7 @@ def kill_fetches(
         assert not stage.is_dir() or not [*stage.iterdir()]
 
 
-@pytest.mark.parametrize("into_folder", [False, True])
-def test_killed_fetch_of_site_loses_no_skill(tmp_path: Path, into_folder: bool) -> None:
-    index = "/.well-known/agent-skills/index.json"
+def test_killed_fetch_of_site_into_a_folder_loses_no_skill(tmp_path: Path) -> None:
     with Publisher() as site:
 
         def publish(number: int) -> None:
@@ -127,15 +124,7 @@ def test_killed_fetch_of_site_loses_no_skill(tmp_path: Path, into_folder: bool) 
             for name in names(number):
                 site.pack(name, version(name, number))
 
-        def set_offline(is_offline: bool) -> None:
-            site.routes.pop(index, None)
-            if is_offline:
-                site.routes[index] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
-
-        if into_folder:
-            kill_fetches("sites", site.url, tmp_path, publish, 12, output=tmp_path / "own")
-        else:
-            kill_fetches("sites", site.url, tmp_path, publish, 12, set_offline=set_offline)
+        kill_fetches("sites", site.url, tmp_path, publish, 12, output=tmp_path / "own")
 
 
 @pytest.mark.needs_program("git")
@@ -157,20 +146,3 @@ def test_killed_fetch_of_git_source_loses_no_skill(tmp_path: Path) -> None:
             hidden.rename(upstream.directory)
 
     kill_fetches("git", f"{upstream.url}#skills", tmp_path, publish, 12, set_offline=set_offline)
-
-
-@pytest.mark.needs_program("docker-registry")
-def test_killed_fetch_of_oci_artifact_loses_no_skill(tmp_path: Path) -> None:
-    with docker_registry(tmp_path / "registry") as registry:
-
-        def publish(number: int) -> None:
-            root = tmp_path / "root" / str(number)
-            for name in names(number):
-                for path, (raw, executable) in version(name, number).items():
-                    file = root / name / path
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_bytes(raw)
-                    file.chmod(0o755 if executable else 0o644)
-            succeed("push", str(root), registry.named())
-
-        kill_fetches("oci", registry.named(), tmp_path, publish, 12)

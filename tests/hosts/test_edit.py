@@ -236,16 +236,13 @@ def test_toml_edit_keeps_the_comment_after_a_value(old: str, new: str) -> None:
     assert tomltext.put(head + old, "mcp_servers", "skills", {"command": "y"}) == head + new
 
 
-@each_row(
-    ("head", "expected"),
-    [
-        ("[s.n]\n", '[s.n]\ncommand = "y"\nargs = ["a"]\ntype = "stdio"\n'),
-        ("[s.n]", '[s.n]\ncommand = "y"\nargs = ["a"]\ntype = "stdio"'),
-        ("[s.n]\r\n", '[s.n]\r\ncommand = "y"\r\nargs = ["a"]\r\ntype = "stdio"\r\n'),
-        ('[s.n]\ncommand = "x"\n', '[s.n]\nargs = ["a"]\ntype = "stdio"\ncommand = "y"\n'),
-        ('[s.n]\r\ncommand = "x"\r\n', '[s.n]\r\nargs = ["a"]\r\ntype = "stdio"\r\ncommand = "y"\r\n'),
-    ],
-)
+@each_row(("head", "expected"), [
+    ("[s.n]\n", '[s.n]\ncommand = "y"\nargs = ["a"]\ntype = "stdio"\n'),
+    ("[s.n]", '[s.n]\ncommand = "y"\nargs = ["a"]\ntype = "stdio"'),
+    ("[s.n]\r\n", '[s.n]\r\ncommand = "y"\r\nargs = ["a"]\r\ntype = "stdio"\r\n'),
+    ('[s.n]\ncommand = "x"\n', '[s.n]\nargs = ["a"]\ntype = "stdio"\ncommand = "y"\n'),
+    ('[s.n]\r\ncommand = "x"\r\n', '[s.n]\r\nargs = ["a"]\r\ntype = "stdio"\r\ncommand = "y"\r\n'),
+])  # fmt: skip
 def test_new_toml_keys_follow_the_header_in_order(head: str, expected: str) -> None:
     entry = {"command": "y", "args": ["a"], "type": "stdio"}
     assert tomltext.put(head, "s", "n", entry) == expected

@@ -79,10 +79,9 @@ class Browser:
         return self.get(urljoin(url, found[1]), {**dict(_HIDDEN.findall(text)), **fields})
 
 
-@each_row(
-    "more",
-    ["", "scopes = ['skills:read']", "scopes = ['skills:read']\nrequest-scopes = ['openid', 'skills:read']"],
-)
+@each_row("more", [
+    "", "scopes = ['skills:read']", "scopes = ['skills:read']\nrequest-scopes = ['openid', 'skills:read']",
+])  # fmt: skip
 def test_person_signs_in_at_certified_provider(tmp_path: Path, more: str) -> None:
     browser = Browser()
     with page(tmp_path, more) as server:

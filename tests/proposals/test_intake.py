@@ -93,39 +93,36 @@ def assert_refused(top: Path, draft: Proposal, files: dict[str, str | None], mes
     assert sorted(entry.name for entry in top.iterdir()) == ["proposals", "skills"]
 
 
-@each_row(
-    "files, message",
-    [
-        ({"../coffee/SKILL.md": "x"}, "leads out"), ({"/etc/passwd": "x"}, "absolute"), ({"C:/x": "x"}, "drive"),
-        ({"a\\b": "x"}, "backslash"), ({"a//b": "x"}, "plain path"), ({"a\nb": "x"}, "control character"),
-        ({".git/config": "x"}, "never served"), ({".envrc": "x"}, "never served"),
-        ({"node_modules/a.js": "x"}, "never served"), ({"a.md": "x", "A.md": "x"}, "A.md|a.md"),
-        ({"a": "x", "a/b": "x"}, "a"), ({"con.md": "x"}, "Windows"), ({"in/SKILL.md": manifest("in")}, "at its top"),
-        ({"in/skill.md": manifest("in")}, "at its top"),
-        ({SKILL_MD: "# no frontmatter"}, "would not be valid"), ({SKILL_MD: manifest("black")}, "would not be valid"),
-        ({SKILL_MD: manifest("green") + HIDDEN}, "cannot see"), ({f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
-        ({"a.md": "\u202eevil"}, "cannot see"), ({"a.md": "\x1b[2K"}, "cannot see"), ({"a.md": "\0"}, "cannot see"),
-        ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * (MAX_BYTES - len(manifest("green")) + 1)}, "524,288 bytes"),
-        ({"a.md": "\n" * (MAX_LINES + 1)}, "more than 2,000 lines"), ({"gone.md": None}, "no skill"),
-        ({f"a{number}.md": "" for number in range(MAX_FILES)}, "at most 100 files"),
-        ({"pyvenv.cfg": "x"}, "leave out pyvenv.cfg"),
-        ({f"{number}.bin": POINTER for number in range(11)}, r"^([^\n]*lfs-pointer){10}[^\n]*Correct this(?!.*lfs-p)"),
-    ],
-)  # fmt: skip
+@each_row("files, message", [
+    ({"../coffee/SKILL.md": "x"}, "leads out"), ({"/etc/passwd": "x"}, "absolute"), ({"C:/x": "x"}, "drive"),
+    ({"a\\b": "x"}, "backslash"), ({"a//b": "x"}, "plain path"), ({"a\nb": "x"}, "control character"),
+    ({".git/config": "x"}, "never served"), ({".envrc": "x"}, "never served"),
+    ({"node_modules/a.js": "x"}, "never served"), ({"a.md": "x", "A.md": "x"}, "A.md|a.md"),
+    ({"a": "x", "a/b": "x"}, "a"), ({"con.md": "x"}, "Windows"), ({"in/SKILL.md": manifest("in")}, "at its top"),
+    ({"in/skill.md": manifest("in")}, "at its top"),
+    ({SKILL_MD: "# no frontmatter"}, "would not be valid"), ({SKILL_MD: manifest("black")}, "would not be valid"),
+    ({SKILL_MD: manifest("green") + HIDDEN}, "cannot see"), ({f"a{HIDDEN}.md": "x"}, "invisible|cannot"),
+    ({"a.md": "\u202eevil"}, "cannot see"), ({"a.md": "\x1b[2K"}, "cannot see"), ({"a.md": "\0"}, "cannot see"),
+    ({"a.md": "\ud800"}, "surrogate"), ({"a.md": "x" * (MAX_BYTES - len(manifest("green")) + 1)}, "524,288 bytes"),
+    ({"a.md": "\n" * (MAX_LINES + 1)}, "more than 2,000 lines"), ({"gone.md": None}, "no skill"),
+    ({f"a{number}.md": "" for number in range(MAX_FILES)}, "at most 100 files"),
+    ({"pyvenv.cfg": "x"}, "leave out pyvenv.cfg"), ({"references/\ufeffa.md": "x"}, "invisible"),
+    ({"references/\u2800.md": "x"}, "invisible"), ({"a.md": "visible \u2800\u2800 text"}, "cannot see"),
+    *(({"a.md": end * (MAX_LINES + 1)}, "more than 2,000 lines") for end in ("\r", "\f", "a\r\n")),
+    ({f"{number}.bin": POINTER for number in range(11)}, r"^([^\n]*lfs-pointer){10}[^\n]*Correct this(?!.*lfs-p)"),
+])  # fmt: skip
 def test_invalid_files_are_refused(files: dict[str, str | None], message: str, tmp_path: Path) -> None:
     assert_refused(tmp_path, DRAFT, {**GREEN, **files}, message)
 
 
-@each_row(
-    "field, value, message",
-    [
-        ("name", "../green", "leads out"), ("name", "/green", "absolute"), ("name", "", "absolute|plain"),
-        ("name", "group", "in or around"), ("name", "coffee/inner", "in or around"), ("name", "Coffee", "in or around"),
-        ("name", ".hidden", "not a name that is served"), ("name", f"green{HIDDEN}", "invisible"),
-        ("name", "a/" * 40 + "green", "deep"), ("reason", "", "reason"), ("reason", "   ", "reason"),
-        ("reason", "x" * 2_001, "reason"), ("reason", f"a{HIDDEN}b", "reason"),
-    ],
-)  # fmt: skip
+@each_row("field, value, message", [
+    ("name", "../green", "leads out"), ("name", "/green", "absolute"), ("name", "", "absolute|plain"),
+    ("name", "group", "in or around"), ("name", "coffee/inner", "in or around"), ("name", "Coffee", "in or around"),
+    ("name", ".hidden", "not a name that is served"), ("name", f"green{HIDDEN}", "invisible"),
+    ("name", "a/" * 40 + "green", "deep"), ("reason", "", "reason"), ("reason", "   ", "reason"),
+    ("reason", "x" * 2_001, "reason"), ("reason", f"a{HIDDEN}b", "reason"),
+    ("reason", "\ufeffBecause", "cannot see"),
+])  # fmt: skip
 def test_invalid_name_or_reason_is_refused(field: str, value: str, message: str, tmp_path: Path) -> None:
     assert_refused(tmp_path, replace(DRAFT, **{field: value}), GREEN, message)
 
@@ -341,18 +338,6 @@ def test_refusal_shows_no_local_path_of_an_origin(tmp_path: Path, store: Proposa
     assert "comes from skills.zip" in message and "/srv" not in message
 
 
-@each_row("text", ["\r" * (MAX_LINES + 1), "\f" * (MAX_LINES + 1), "a\r\n" * (MAX_LINES + 1)])
-def test_every_end_of_line_counts(tmp_path: Path, text: str) -> None:
-    assert_refused(tmp_path, DRAFT, {**GREEN, "a.md": text}, "more than 2,000 lines")
-    proposal = propose_alone(tmp_path, {**GREEN, "a.md": text.replace("a", "")[:MAX_LINES]})
-    assert proposal.state == "pending"
-
-
-def propose_alone(top: Path, files: dict[str, str | None]) -> Proposal:
-    with Registry([top / "skills"]) as registry:
-        return propose(registry, ProposalStore(top / "kept"), DRAFT, files)
-
-
 NAMES_LIKE_OTHERS = ["caf\u00e9/tea", "cafe\u0301/tea", "CAFE\u0301/tea", "Coffee/tea", "CAFE\u0301"]
 
 
@@ -361,10 +346,3 @@ def test_name_that_a_platform_or_person_cannot_tell_from_another_is_refused(tmp_
     write_files(tmp_path / "skills", skills("caf\u00e9"))
     why = "in or around" if name in NAMES_LIKE_OTHERS else "invisible|not a name"
     assert_refused(tmp_path, replace(DRAFT, name=name), {SKILL_MD: manifest("tea")}, why)
-
-
-def test_byte_order_mark_in_a_reason_or_file_name_is_refused(tmp_path: Path) -> None:
-    assert_refused(tmp_path, replace(DRAFT, reason="\ufeffBecause"), GREEN, "cannot see")
-    assert_refused(tmp_path / "2", DRAFT, {**GREEN, "references/\ufeffa.md": "x"}, "invisible")
-    assert_refused(tmp_path / "3", DRAFT, {**GREEN, "references/\u2800.md": "x"}, "invisible")
-    assert_refused(tmp_path / "4", DRAFT, {**GREEN, "a.md": "visible \u2800\u2800 text"}, "cannot see")

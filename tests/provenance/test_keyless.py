@@ -6,7 +6,6 @@ import base64
 import json
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
@@ -14,12 +13,10 @@ from hypothesis import strategies as st
 
 from commands.calls import invoke, names_served, opened
 from dialects.build import JSON
-from mcp_skills_server.catalog.index import Index
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SIGNATURE_FILE
 from mcp_skills_server.provenance.keyless import Identity, KeylessVerifier
-from mcp_skills_server.provenance.signatures import SignatureGate, Verifier, sign
+from mcp_skills_server.provenance.signatures import sign
 from provenance.local_sigstore import ISSUER, PROVENANCE, SUBJECT, LocalSigstore, encoded, statement
 from provenance.test_signatures import key_pair
 from sources.publishers import digest
@@ -178,27 +175,6 @@ def test_certificate_of_an_identity_counts_at_the_time_of_the_log(instance: Inst
     (skill / SIGNATURE_FILE).write_text(json.dumps(bundle))
     (tmp_path / "trusted_root.json").write_bytes(instance.root.read_bytes())
     assert names_served("--config", configuration(tmp_path, "skills"), "--no-watch") == ["one"]
-
-
-def test_signature_by_an_identity_is_verified_once(
-    instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check = create_autospec(Verifier.check, side_effect=Verifier.check)
-    monkeypatch.setattr(Verifier, "check", check)
-    sign_keyless(write_skill(tmp_path / "skills" / "one"), instance.sigstore)
-    other = LocalSigstore().trusted_root(tmp_path / "other.json")
-
-    def start(root: Path, subject: str = SUBJECT) -> tuple[int, int]:
-        """Return the number of served skills, and of verified signatures."""
-        check.reset_mock()
-        gate = SignatureGate(Verifier([], Identity(subject, ISSUER, root)), Index(tmp_path / "kept"))
-        with Registry([tmp_path / "skills"], gate=gate) as registry:
-            return len(registry.snapshot.skills), check.call_count
-
-    assert start(instance.root) == (1, 1)
-    assert start(instance.root) == (1, 0)
-    assert start(other) == (0, 1)
-    assert start(instance.root, WORKFLOW) == (0, 1)
 
 
 @each_row(("value", "reason"), [

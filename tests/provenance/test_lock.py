@@ -67,7 +67,7 @@ def test_unreadable_or_too_large_lock_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"version = 1\n# \xff\n")
     with pytest.raises(UsageError, match="not UTF-8"):
         read(path)
-    for size, message in ((64 << 20, "not a valid lock file"), ((64 << 20) + 1, "over 67,108,864 bytes")):
+    for size, message in ((64 << 20, "not a valid lock file"), ((64 << 20) + 1, "more than 67,108,864 bytes")):
         os.truncate(path, size)
         with pytest.raises(UsageError, match=message):
             read(path)

@@ -244,11 +244,14 @@ def test_recalled_artifact_is_not_available_though_the_retention_time_goes_on(tm
     assert publication.edition() is not old
     paths = [old.skills[name].artifact.path for name in "ab"]
     assert all(map(publication.artifact, paths))
-    newest = publication.edition().skills["a"]
-    registry.recalls.replace([Advisory(whole, "it is bad", "low")])
+    edition = publication.edition()
+    newest = edition.skills["a"]
+    registry.recall([Advisory(whole, "it is bad", "low")])
     assert [publication.artifact(path) is not None for path in paths] == [False, True]
     assert publication.artifact(newest.artifact.path)
-    registry.recalls.replace([Advisory(digest_of(b"a two"), "it is bad", "low")])
+    assert publication.file(edition, "a", "notes.md") is newest
+    registry.recall([Advisory(digest_of(b"a two"), "it is bad", "low")])
+    assert publication.file(edition, "a", "notes.md") is None
     assert publication.artifact(newest.artifact.path) is None  # though no newer edition was asked for
 
 

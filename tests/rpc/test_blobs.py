@@ -22,16 +22,6 @@ def test_each_blob_has_its_own_name() -> None:
         blobs.get("blob:x")
 
 
-def test_least_recently_used_blob_is_evicted() -> None:
-    blobs = BlobStore(most=2)
-    one, two = blobs.add(b"1"), blobs.add(b"2")
-    blobs.get(one)
-    three = blobs.add(b"3")
-    assert {blobs.get(each) for each in (one, three)} == {b"1", b"3"}
-    with pytest.raises(RequestError):
-        blobs.get(two)
-
-
 @pytest.mark.requirement("SP-34")
 def test_idle_blob_expires() -> None:
     now = [0.0]

@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.access.grants import Grant, Grants, Pattern
-from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quota import Requester
-from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.model import Standing
 from mcp_skills_server.rpc import guide
-from mcp_skills_server.rpc.methods import Methods
-from mcp_skills_server.runtime.runtime import Runtime
 from rpc.build import ACTIONS, RpcServer, toml, write
 from tables import each_row
 from wire import WireError, write_skill
@@ -276,15 +269,3 @@ async def test_unreadable_manifest_is_logged(tmp_path: Path, caplog: pytest.LogC
     (place / "skill.toml").chmod(0)
     await rpc.names()
     assert "cannot be read" in caplog.text
-
-
-async def test_each_principal_is_answered_from_its_own_skills(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_skill(tmp_path / name)
-    grants = Grants([Grant((f"token:{each}",), (Pattern(each),)) for each in ("a", "b")], local=False)
-    with Registry([tmp_path]) as registry:
-        methods = Methods(Runtime(registry), views=Views(registry, grants))
-        for name in ("a", "b", "a"):
-            client = Requester(principal=Principal("token", name))
-            listed: Any = (await methods.call("list_skills", {}, client))["skills"]
-            assert [each["name"] for each in listed] == [name, "skills.protocol.guide"]

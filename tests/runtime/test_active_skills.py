@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
 
 from catalog.forest import DEADLINE, load_registry, skill_md, skills, write_files
+from mcp_skills_server.catalog.recalls import Advisory
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
@@ -330,6 +332,24 @@ async def test_unreadable_loaded_skill_can_be_replaced(tmp_path: Path, monkeypat
     assert "cannot be read" in await load_error(session, "b", mode="add")
     assert active_names(await load(session, "b")) == session.active_skills == ["b"]
     assert "Old." not in await session.instructions()
+
+
+async def test_recalled_skill_leaves_the_instructions_while_another_one_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"a/SKILL.md": skill_md("a", body="Old."), "b/SKILL.md": skill_md("b", body="Bad.")}
+    registry = load_registry(write_files(tmp_path, files))
+    session = Runtime(registry).session()
+    await load(session, "a", "b")
+    digest = registry.snapshot.skills["b"].digests[SKILL_MD]
+    (tmp_path / "a" / SKILL_MD).write_text(skill_md("a", body="New."))
+    registry.refresh()
+    monkeypatch.setattr(registry, "body", Mock(side_effect=StaleFileError("a")))
+    assert "Bad." in await session.instructions()
+    registry.recall([Advisory(digest, "it is bad", "low")])
+    instructions = await session.instructions()
+    assert "Old." in instructions
+    assert "Bad." not in instructions
 
 
 async def run_both(

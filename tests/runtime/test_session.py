@@ -253,15 +253,12 @@ async def test_read_uses_latest_loaded_skill_unless_one_is_named(session: Sessio
 
 
 @pytest.mark.requirement("RT-17")
-@each_row(
-    ("file", "requested"),
-    [
-        ("references/guide.md", "references/guide.md"), ("scripts/extract.py", "scripts/extract.py"),
-        (SKILL_MD, SKILL_MD), ("references/my notes.md", "./references/my notes.md"),
-        ("references/my notes.md", "skill://pdf-processing/references/my notes.md"),
-        ("references/my notes.md", uris.uri("pdf-processing", "references/my notes.md")),
-    ],
-)  # fmt: skip
+@each_row(("file", "requested"), [
+    ("references/guide.md", "references/guide.md"), ("scripts/extract.py", "scripts/extract.py"),
+    (SKILL_MD, SKILL_MD), ("references/my notes.md", "./references/my notes.md"),
+    ("references/my notes.md", "skill://pdf-processing/references/my notes.md"),
+    ("references/my notes.md", uris.uri("pdf-processing", "references/my notes.md")),
+])  # fmt: skip
 async def test_text_file_is_read_by_path_or_uri(pdf_session: Session, file: str, requested: str) -> None:
     content = await read_text(pdf_session, requested)
     assert content == SKILL_FILES[f"pdf-processing/{file}"]
@@ -306,14 +303,11 @@ NEAREST_HINT = f"{NO_FILE}; nearest: references/guide.md"
 FILES_HINT = f"{NO_FILE}; there is: SKILL.md, assets/form.bin, assets/icon.png"
 
 
-@each_row(
-    ("path", "message"),
-    [
-        ("references", DIRECTORY_HINT), ("references/", DIRECTORY_HINT), ("./references", DIRECTORY_HINT),
-        ("references/giude.md", NEAREST_HINT), ("guide.md", NEAREST_HINT),
-        ("zzzz", FILES_HINT), ("", FILES_HINT), (".", FILES_HINT),
-    ],
-)  # fmt: skip
+@each_row(("path", "message"), [
+    ("references", DIRECTORY_HINT), ("references/", DIRECTORY_HINT), ("./references", DIRECTORY_HINT),
+    ("references/giude.md", NEAREST_HINT), ("guide.md", NEAREST_HINT),
+    ("zzzz", FILES_HINT), ("", FILES_HINT), (".", FILES_HINT),
+])  # fmt: skip
 async def test_unknown_path_is_refused_with_hint(pdf_session: Session, path: str, message: str) -> None:
     assert message in await error_of(pdf_session, "skills_read", {"path": path})
 
@@ -381,21 +375,18 @@ async def test_load_follows_changes_after_the_scan(tmp_path: Path, session: Sess
     assert "Ask for nothing." in await session.instructions()
 
 
-@each_row(
-    ("tool", "arguments", "message"),
-    [
-        ("skills_load", None, "'names' is a required property. skills_load takes: names (required), mode"),
-        ("skills_load", {"names": "refunds"}, "Argument names: 'refunds' is not of type 'array'"),
-        ("skills_load", {"names": ["refunds"], "mode": "merge"}, "'replace', 'add'"),
-        ("skills_unload", {"all": "yes"}, "all: 'yes' is not of type 'boolean'. skills_unload takes: names, all"),
-        ("skills_list", {"limit": 0}, "limit: 0 is less than the minimum of 1. skills_list takes: after, limit"),
-        ("skills_search", {"query": None}, "'query' is a required property. skills_search takes: query (req"),
-        ("skills_load", {"names": [None]}, "Argument names.0: null is not of type 'string'. skills_load takes"),
-        ("skills_search", {"query": [True, "ä"]}, """query: [true, "ä"] is not of type 'string'"""),
-        ("skills_read", {"path": "a", "start_line": 0}, "skills_read takes: path (required), skill, start_line, max_"),
-        ("skills_run_script", {"path": "a", "env": {"A": 1}}, "Argument env.A: 1"),
-    ],
-)  # fmt: skip
+@each_row(("tool", "arguments", "message"), [
+    ("skills_load", None, "'names' is a required property. skills_load takes: names (required), mode"),
+    ("skills_load", {"names": "refunds"}, "Argument names: 'refunds' is not of type 'array'"),
+    ("skills_load", {"names": ["refunds"], "mode": "merge"}, "'replace', 'add'"),
+    ("skills_unload", {"all": "yes"}, "all: 'yes' is not of type 'boolean'. skills_unload takes: names, all"),
+    ("skills_list", {"limit": 0}, "limit: 0 is less than the minimum of 1. skills_list takes: after, limit"),
+    ("skills_search", {"query": None}, "'query' is a required property. skills_search takes: query (req"),
+    ("skills_load", {"names": [None]}, "Argument names.0: null is not of type 'string'. skills_load takes"),
+    ("skills_search", {"query": [True, "ä"]}, """query: [true, "ä"] is not of type 'string'"""),
+    ("skills_read", {"path": "a", "start_line": 0}, "skills_read takes: path (required), skill, start_line, max_"),
+    ("skills_run_script", {"path": "a", "env": {"A": 1}}, "Argument env.A: 1"),
+])  # fmt: skip
 async def test_invalid_arguments_are_refused_with_parameters_of_tool(
     session: Session, tool: str, arguments: dict[str, Any] | None, message: str
 ) -> None:

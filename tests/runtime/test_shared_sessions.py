@@ -369,16 +369,29 @@ async def test_recall_is_told_once_by_whichever_replica_answers_next(tree: Path,
     for replica in (one, two):
         registry = replica.runtime.registry
         digest = registry.snapshot.skills["a"].digests["SKILL.md"]
-        registry.recalls.replace([Advisory(digest, "it is bad", "low")])
-        registry.refresh()
+        registry.recall([Advisory(digest, "it is bad", "low")])
     replicas = [two, one, two]
     told = [await replica.told(handle) for replica in replicas]
     assert told == [True, False, False]
     assert not await one.told(other)
     third = Replica(tree, store)
-    third.runtime.registry.recalls.replace([Advisory(digest, "it is bad", "low")])
-    third.runtime.registry.refresh()
+    third.runtime.registry.recall([Advisory(digest, "it is bad", "low")])
     assert not await third.told(handle)
+
+
+async def test_recall_of_an_earlier_version_is_told_by_a_replica_that_never_had_it(tree: Path, store: Store) -> None:
+    one = Replica(tree, store)
+    handle = (await one.call("load", names=["a"])).session_id
+    other = (await one.call("load", names=["b"])).session_id
+    before = one.runtime.registry.snapshot.skills["a"].digests["SKILL.md"]
+    (tree / "a" / "SKILL.md").write_text("---\nname: a\ndescription: Makes tea in another way.\n---\n")
+    replicas = [Replica(tree, store) for _ in range(2)]
+    later = (await replicas[0].call("load", names=["a"])).session_id
+    for replica in replicas:
+        replica.runtime.registry.recall([Advisory(before, "it is bad", "low")])
+    assert [await replica.told(handle) for replica in replicas] == [True, False]
+    assert names(await replicas[0].call("list", handle)) == ["a"]
+    assert not any([await replicas[0].told(session) for session in (other, later)])
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.lists(st.text(max_size=50)))
@@ -396,7 +409,8 @@ def test_record_round_trips_and_unknown_fields_are_ignored(since: float, paths: 
         {"owner": 1}, {"owner": "x" * 4097}, {"scripts_at": None}, {"skills": [["a"]]}, {"version": 0},
         {"skills": ["x" * 4097]}, {"skills": "a"}, {"skills": [str(each) for each in range(1001)]},
         {"since": float("nan")}, {"version": None}, {"recalled": "a"},
-        {"recalled": [str(each) for each in range(1001)]},
+        {"recalled": [str(each) for each in range(1001)]}, {"given": ["a"]}, {"given": {"a": 1}},
+        {"given": dict.fromkeys(map(str, range(1001)), "a")},
     ],
 )  # fmt: skip
 def test_record_of_invalid_shape_or_version_is_refused(change: dict[str, Any]) -> None:
@@ -406,6 +420,7 @@ def test_record_of_invalid_shape_or_version_is_refused(change: dict[str, Any]) -
         "owner": "x" * 4_096,
         "since": 1.5,
         "skills": skills,
+        "given": {"a": "b"},
         "recalled": ["a"],
         "scripts_at": "here",
     }

@@ -14,15 +14,12 @@ def concepts(text: str, *, parts: bool = True) -> set[str]:
     return {*thesaurus().concepts(words_of(text), parts=parts)}
 
 
-@each_row(
-    ("query", "text"),
-    [
-        ("cut our bill", "cost optimization"), ("blind", "accessibility"), ("Rechnungen", "invoice"),
-        ("contraseñas", "secrets"), ("アクセシビリティ", "screen reader"),
-        ("Datenbankschema", "relational"),  # a compound of two words
-        ("données personnelles", "GDPR"), ("代码审查", "pull request"),  # phrases, with and without spaces
-    ],
-)  # fmt: skip
+@each_row(("query", "text"), [
+    ("cut our bill", "cost optimization"), ("blind", "accessibility"), ("Rechnungen", "invoice"),
+    ("contraseñas", "secrets"), ("アクセシビリティ", "screen reader"),
+    ("Datenbankschema", "relational"),  # a compound of two words
+    ("données personnelles", "GDPR"), ("代码审查", "pull request"),  # phrases, with and without spaces
+])  # fmt: skip
 def test_synonyms_share_a_concept(query: str, text: str) -> None:
     assert concepts(query) & concepts(text, parts=False)
 

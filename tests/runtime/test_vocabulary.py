@@ -21,17 +21,14 @@ def vocabulary(*words: str, letters: int = 2) -> Vocabulary:
     return built
 
 
-@each_row(
-    ("word", "similar"),
-    [
-        ("phylogenetik", ["phylogenetic"]), ("zeitreihenanalyse", ["zeitreihen"]), ("visualisation", ["visualization"]),
-        ("visualization", []),  # the word itself is left out
-        ("times", ["time"]), ("timetable", []),  # a short word is a part of too many words
-        ("imagemagickwand", []), ("colourizationing", ["colour"]),
-        ("x" * 50, []),  # truncated to the known word
-        ("qqqq", []), ("ab", []), ("", []),
-    ],
-)  # fmt: skip
+@each_row(("word", "similar"), [
+    ("phylogenetik", ["phylogenetic"]), ("zeitreihenanalyse", ["zeitreihen"]), ("visualisation", ["visualization"]),
+    ("visualization", []),  # the word itself is left out
+    ("times", ["time"]), ("timetable", []),  # a short word is a part of too many words
+    ("imagemagickwand", []), ("colourizationing", ["colour"]),
+    ("x" * 50, []),  # truncated to the known word
+    ("qqqq", []), ("ab", []), ("", []),
+])  # fmt: skip
 def test_similar_words_share_trigrams(word: str, similar: list[str]) -> None:
     known = ("phylogenetic", "zeitreihen", "visualization", "time", "image", "colour", "x" * 40)
     assert vocabulary(*known, letters=3).similar(word) == similar
@@ -58,19 +55,16 @@ def test_description_words_have_4_to_40_letters() -> None:
 KNOWN = ("commit", "release", "refund", "palette", "color", "notes", "at", "a", "nest", "x" * 40)
 
 
-@each_row(
-    ("typed", "corrections"),
-    [
-        ("comit", ["commit"]), ("commmit", ["commit"]), ("kommit", ["commit"]), ("ocmmit", ["commit"]),
-        ("cmomti", ["commit"]),  # two transpositions
-        ("kommti", []),  # two errors, one of them in the first letter
-        ("releasenotes", ["release", "notes"]), ("commit", []),
-        ("atnotes", ["at", "notes"]), ("notesat", ["notes", "at"]),
-        ("anotes", ["notes"]), ("notesa", ["notes"]),  # a single letter is not split off
-        ("next", ["nest"]), ("x" * 39 + "y", ["x" * 40]),
-        ("nst", []), ("x" * 41, []),  # too short, too long
-    ],
-)  # fmt: skip
+@each_row(("typed", "corrections"), [
+    ("comit", ["commit"]), ("commmit", ["commit"]), ("kommit", ["commit"]), ("ocmmit", ["commit"]),
+    ("cmomti", ["commit"]),  # two transpositions
+    ("kommti", []),  # two errors, one of them in the first letter
+    ("releasenotes", ["release", "notes"]), ("commit", []),
+    ("atnotes", ["at", "notes"]), ("notesat", ["notes", "at"]),
+    ("anotes", ["notes"]), ("notesa", ["notes"]),  # a single letter is not split off
+    ("next", ["nest"]), ("x" * 39 + "y", ["x" * 40]),
+    ("nst", []), ("x" * 41, []),  # too short, too long
+])  # fmt: skip
 def test_corrections_have_the_smallest_edit_distance(typed: str, corrections: list[str]) -> None:
     assert vocabulary(*KNOWN).corrections(typed) == corrections
 

@@ -99,8 +99,7 @@ def fixtures() -> Iterator[Direct]:
         yield wire
 
 
-@pytest.mark.parametrize("theme", COLOURS)
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize(("theme", "width"), [("light", 320), ("dark", 1280)])
 def test_view_adapts_to_its_host(chromium: Browser, kind: str, fixtures: Direct, theme: str, width: int) -> None:
     viewport = {"width": width, "height": 700}
     with view_in_host(chromium, kind, fixtures, LIST, theme=theme, viewport=viewport) as (page, frame):

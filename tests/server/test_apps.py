@@ -72,16 +72,13 @@ def test_other_client_or_server_without_tools_has_no_views(era: Era) -> None:
             client.request("resources/read", {"uri": CATALOGUE})
 
 
-@each_row(
-    "settings",
-    [
-        {},
-        {"mimeTypes": ["text/plain"]},
-        {"mimeTypes": MIME_TYPE},
-        {"mimeTypes": None},
-        {"mimeTypes": [MIME_TYPE], "revision": "2"},
-    ],
-)
+@each_row("settings", [
+    {},
+    {"mimeTypes": ["text/plain"]},
+    {"mimeTypes": MIME_TYPE},
+    {"mimeTypes": None},
+    {"mimeTypes": [MIME_TYPE], "revision": "2"},
+])  # fmt: skip
 def test_extension_without_the_html_type_is_not_declared(settings: dict[str, Any]) -> None:
     assert not apps.is_declared({EXTENSION: settings})
 

@@ -494,31 +494,23 @@ async def test_description_names_the_tool_that_a_native_host_needs(tmp_path: Pat
     assert ("skills_load" in tools) is (skills > 100)
 
 
-async def test_first_result_of_a_conversation_names_each_skill_once(tmp_path: Path, mode: Any) -> None:
+# Tools that are called in this order, each with the skill that its result then names; "refunds" is a skill to load.
+@each_row(("when", "calls"), [
+    ("first-call", {"total": "", "other": "", "refund": "refunds", "credit": "", "fail": "", "invoice": "invoices"}),
+    ("first-call", {"refunds": "", "refund": "", "invoice": "invoices"}), ("error", {"refund": "", "fail": "refunds"}),
+])  # fmt: skip
+async def test_result_names_each_skill_once_in_a_conversation(
+    tmp_path: Path, mode: Any, when: Any, calls: dict[str, str]
+) -> None:
     registry = documented(tmp_path)
-    options = {"views": granting(registry), "tool_skills": DOCUMENTED, "when": "first-call"}
+    options = {"views": granting(registry), "tool_skills": DOCUMENTED, "when": when}
     async with attached_client(registry, mode, to=failing_server(), **options) as client:
-        assert await texts(client, "total") == await texts(client, "other") == []
-        assert await texts(client, "refund") == [POINTER.format("refunds")]
-        assert await texts(client, "refund") == await texts(client, "credit") == await texts(client, "fail") == []
-        assert await texts(client, "invoice") == [POINTER.format("invoices")]
-
-
-async def test_first_failure_of_a_conversation_names_the_skill(tmp_path: Path, mode: Any) -> None:
-    options: dict[str, Any] = {"tool_skills": DOCUMENTED, "when": "error"}
-    async with attached_client(documented(tmp_path), mode, to=failing_server(), **options) as client:
-        assert await texts(client, "refund") == []
-        assert await texts(client, "fail") == [POINTER.format("refunds")]
-        assert (await client.call_tool("fail")).is_error
-        assert await texts(client, "fail") == []
-
-
-async def test_loaded_skill_is_not_named_again(tmp_path: Path, mode: Any) -> None:
-    options: dict[str, Any] = {"tool_skills": DOCUMENTED, "when": "first-call"}
-    async with attached_client(documented(tmp_path), mode, to=failing_server(), **options) as client:
-        await client.call_tool("skills_load", {"names": ["refunds"]})
-        assert await texts(client, "refund") == []
-        assert await texts(client, "invoice") == [POINTER.format("invoices")]
+        for tool, skill in calls.items():
+            if tool == "refunds":
+                await client.call_tool("skills_load", {"names": [tool]})
+                continue
+            assert await texts(client, tool) == [POINTER.format(name) for name in (skill,) if name], tool
+            assert await texts(client, tool) == [], tool
 
 
 async def test_another_conversation_is_told_anew(tmp_path: Path) -> None:
@@ -565,15 +557,6 @@ async def test_name_clash_lists_one_feature_and_logs_the_hidden_one(
         "the server's own prompt b hides that of the skills",
         "a skill hides the server's own resource skill://a/SKILL.md",
     ]
-
-
-async def test_hidden_resource_is_not_listed_before_the_first_scan(held_scan: HeldScan, mode: Any) -> None:
-    registry, release = held_scan
-    server = MCPServer("mine")
-    server.resource("skill://team-1/skill-001/SKILL.md", name="theirs")(lambda: "their resource")
-    async with attached_client(registry, mode, to=server) as client:
-        threading.Timer(0.2, release.set).start()
-        assert "theirs" not in [each.name for each in (await client.list_resources()).resources]
 
 
 async def test_tool_list_with_names_of_skills_is_cached_privately(tmp_path: Path) -> None:

@@ -121,17 +121,6 @@ def test_legacy_request_before_the_handshake_is_refused(registry: Registry) -> N
     assert late["result"]["skills"]
 
 
-def test_id_of_a_pending_request_is_refused(registry: Registry) -> None:
-    listen = {"id": 5, "method": "subscriptions/listen", "params": LISTEN}
-    skills = {"method": "skills/list", "params": {"_meta": MODERN_META}}
-    lines = encoded(listen, {"id": 5, **skills}, {"id": "5", **skills})
-    received = replies_to(lines, registry, Settings(), patient=True)
-    (error,) = [each["error"] for each in received if "error" in each]
-    assert error["code"] == -32600
-    assert "the id 5 is already in progress" in error["message"]
-    assert [each for each in received if each.get("id") == "5" and "result" in each]
-
-
 def test_second_handshake_replaces_the_client(registry: Registry) -> None:
     get = {"method": "skills/get", "params": {"uri": f"skill://{next(iter(registry.snapshot.skills))}/SKILL.md"}}
     capabilities = {"extensions": {"io.modelcontextprotocol/skills": {}}}

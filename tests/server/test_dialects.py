@@ -58,14 +58,3 @@ async def test_added_dialect_is_declared_listed_and_found(tmp_path: Path, mode: 
         registry.refresh()
         # The cached entry of d is invalid: d was the second skill, and is now the third.
         assert (await request(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
-
-
-async def test_entry_of_the_auto_dialect_includes_the_added_one(tmp_path: Path, mode: Any) -> None:
-    write_skill(tmp_path / "a")
-    async with attached_client(tmp_path, mode) as client:
-        (entry,) = (await request(client, "skills/list"))["skills"]
-        assert entry["number"] == 0
-        assert entry["name"] == "a"
-        assert entry["uri"] == "skill://a/SKILL.md"
-        assert (await request(client, "skills/get", number="0"))["found"] == entry
-        assert (await request(client, "skills/get", name="a"))["instructions"]

@@ -33,13 +33,10 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
 
 @pytest.mark.requirement("S76-3", "S76-4", "S76-6", "S76-7", "S76-19", "S76-20", "MCP-12")
 @pytest.mark.requirement("S40-11", "S40-12", "S40-13", "S40-15", "S40-18", "S40-20")
-@pytest.mark.parametrize(
-    ("name", "root", "options", "extension", "method", "params"),
-    [
-        pytest.param(*each, id=each[0], marks=needs_script_network if WITH_NETWORK[0] in each[2] else ())
-        for each in CASES
-    ],
-)
+@pytest.mark.parametrize(("name", "root", "options", "extension", "method", "params"), [
+    pytest.param(*each, id=each[0], marks=needs_script_network if WITH_NETWORK[0] in each[2] else ())
+    for each in CASES
+])  # fmt: skip
 def test_result_equals_its_golden_file(
     *, name: str, root: Path, options: list[str], extension: bool, method: str, params: dict[str, Any]
 ) -> None:

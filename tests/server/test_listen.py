@@ -86,10 +86,7 @@ async def test_uris_of_one_stream_are_bounded_in_number_and_total_length() -> No
     notifier = Notifier(Settings())
     many = [f"skill://a/{number:04}" for number in range(1025)]
     longest = [f"skill://a/{number:04086}" for number in range(9)]  # 4,096 characters each
-    for uris, message in (
-        (many, "at most 1024"),
-        ([*longest[:8], "skill://a"], "at most 32,768 characters"),
-    ):
+    for uris, message in ((many, "at most 1024"), ([*longest[:8], "skill://a"], "at most 32,768 characters")):
         with pytest.raises(RequestError, match=message):
             await Listener(*uris).run(notifier, None)
     async with listeners(notifier) as start:
@@ -159,17 +156,6 @@ async def test_stream_of_legacy_client_ends_with_queued_notices_on_shutdown() ->
     async with asyncio.timeout(DEADLINE):
         assert await queue.take() and await queue.take() is None
         assert await notifier.register(LegacyClient()).take() is None
-
-
-async def test_disconnected_legacy_client_is_forgotten() -> None:
-    notifier, peer = Notifier(Settings()), LegacyClient()
-    async with notifier.running():
-        notifier.add_legacy_client(peer)
-        notifier.watch(peer, "skill://a/SKILL.md", Owner("me"))
-        await peer.exit_stack.aclose()
-        await anyio.wait_all_tasks_blocked()
-        assert not notifier._deliveries
-        assert not notifier._legacy
 
 
 async def test_rebound_client_is_notified_of_its_new_grants_once_its_stream_is_open() -> None:

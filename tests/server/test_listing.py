@@ -101,14 +101,6 @@ def test_skills_that_a_native_host_does_not_read_are_listed_once_and_loaded(
         assert [skill["name"] for skill in loaded] == [rest[-1]]
 
 
-def test_native_host_that_reads_every_skill_gets_neither_tools_nor_instructions(tmp_path: Path) -> None:
-    names = write(tmp_path, 100)
-    with native_host(tmp_path) as (wire, instructions):
-        assert read_like_claude_code(wire) == names
-        assert (instructions, tool_names(wire)) == ("", [])
-        assert wire.request("prompts/list")["prompts"] == []
-
-
 def test_byte_limit_is_exact(tmp_path: Path) -> None:
     """Letters outside ASCII count as UTF-8, and a listing of exactly the limit is read whole."""
     names = write(tmp_path, 10, 52_000)
@@ -124,14 +116,6 @@ def test_byte_limit_is_exact(tmp_path: Path) -> None:
                 assert read_like_claude_code(wire) == names[: 10 - excess]
                 assert listed_in(instructions) == ["s009"][:excess]
         blanks += LIMIT + (excess or 0) - size + (excess == 0)
-
-
-@each_row(("host", "extension"), [("claude-code", False), ("inspector", True)])
-def test_other_hosts_get_every_skill_in_the_tools(tmp_path: Path, host: str, extension: bool) -> None:
-    names = write(tmp_path, 103)
-    with native_host(tmp_path, host=host, extension=extension) as (wire, instructions):
-        assert [name for name in names if name in instructions] == names
-        assert "skills_load" in tool_names(wire)
 
 
 def test_entries_are_measured_once_for_each_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,14 +187,6 @@ def test_changes_between_pages_neither_skip_nor_repeat_others(tmp_path: Path) ->
         registry.refresh()
         later = ["s001", *(f"s{number:03}" for number in (3, 4, 5, 6, 7, 9)), "s055"]
         assert [name for page in pages for name in page] == later
-
-
-def test_native_host_reads_preferred_skills_among_the_first(tmp_path: Path) -> None:
-    write(tmp_path, 103, s102="tags: [team]")
-    how = {"preferred_tags": ("team",), "preferred_paths": ("s101",)}
-    with native_host(tmp_path, **how) as (wire, instructions):
-        assert read_like_claude_code(wire)[:3] == ["s101", "s102", "s000"]
-        assert listed_in(instructions) == ["s098", "s099", "s100"]
 
 
 def test_order_of_a_principal_does_not_show_what_others_use(tmp_path: Path) -> None:

@@ -55,12 +55,7 @@ def prompt_names(registry: Registry, settings: Settings | None = None) -> list[s
 
 
 def get_prompt(
-    registry: Registry,
-    name: Any,
-    settings: Settings | None = None,
-    *,
-    client: str | None = None,
-    **arguments: Any,
+    registry: Registry, name: Any, settings: Settings | None = None, *, client: str | None = None, **arguments: Any
 ) -> dict[str, Any]:
     params = {"name": name, "arguments": arguments or None}
     result = result_of(prompts.get_prompt, registry, settings or Settings(), params, client)
@@ -102,15 +97,6 @@ def test_author_and_operator_choose_the_prompts(tmp_path: Path) -> None:
         assert prompts.prompt_of(registry.snapshot, chosen, name) is None
         with pytest.raises(RequestError, match=f"Unknown prompt: '{name}'; known: invoices, refunds, manual$"):
             get_prompt(registry, name, chosen)
-
-
-def test_prompts_with_the_same_name_are_listed_by_path(tmp_path: Path) -> None:
-    write_files(tmp_path, skills("a/same", "b/same", "c"))
-    registry = load_registry(tmp_path)
-    assert prompt_names(registry) == ["a/same", "b/same", "c"]
-    assert 'root_dir="skill://b/same"' in text(get_prompt(registry, "b/same"))
-    with pytest.raises(RequestError, match=r"Unknown prompt: 'same'; known: a/same, b/same$"):
-        get_prompt(registry, "same")
 
 
 def test_message_of_an_invalid_skill_links_only_served_files(tmp_path: Path) -> None:
@@ -156,13 +142,6 @@ def test_arguments_of_claude_code_are_those_of_the_prompt(tmp_path: Path) -> Non
     prompt = text(get_prompt(registry, "silent", file="x", directory="src"))
     assert "Move $directory." in prompt and prompt.endswith("Arguments: src x")
     assert "Arguments:" not in text(get_prompt(registry, "silent"))
-
-
-def test_escaped_placeholder_of_all_arguments_is_literal(tmp_path: Path) -> None:
-    body = r"Write \$ARGUMENTS."
-    write_files(tmp_path, {"mend/SKILL.md": skill_md("mend", "argument-hint: x", body=body)})
-    prompt = text(get_prompt(load_registry(tmp_path), "mend", arguments="12"))
-    assert "Write $ARGUMENTS." in prompt and prompt.endswith("Arguments: 12")
 
 
 @pytest.mark.requirement("S76-8")

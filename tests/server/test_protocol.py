@@ -138,11 +138,7 @@ def test_host_with_native_skills_gets_each_skill_once(era: Era, tmp_path: Path) 
         assert [each["frontmatter"]["name"] for each in wire.every_skill()] == ["valid"]
         assert wire.request("tools/list")["tools"] == []
         assert wire.request("prompts/list")["prompts"] == []
-    for server in (
-        claude(dialect="sep-2076", extension=True),
-        claude(),
-        claude(extension=True, host="inspector-cli"),
-    ):
+    for server in (claude(dialect="sep-2076", extension=True), claude(), claude(extension=True, host="inspector-cli")):
         with server as wire:
             assert wire.request("tools/list")["tools"]
             assert wire.request("prompts/list")["prompts"]

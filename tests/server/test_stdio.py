@@ -23,17 +23,7 @@ from mcp_skills_server.model import Standing
 from mcp_skills_server.transport import MAX_LINE
 from tables import each_row
 from web.http_wire import HELLO
-from wire import (
-    COMMAND,
-    DEADLINE,
-    FIXTURES,
-    META,
-    SLOW_LOAD,
-    Era,
-    Wire,
-    serving,
-    write_skill,
-)
+from wire import COMMAND, DEADLINE, FIXTURES, META, SLOW_LOAD, Era, Wire, serving, write_skill
 
 
 def message(**fields: Any) -> bytes:
@@ -52,14 +42,6 @@ def test_each_line_of_stdout_is_one_message_with_the_id_of_its_request(era: Era)
         assert all(each["jsonrpc"] == "2.0" for each in answers)
         answered = [each.get("id") for each in answers]
         assert all(answered.count(identifier) == 1 for identifier in ids)
-
-
-@each_row("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_the_process_with_exit_code_0(era: Era, number: signal.Signals) -> None:
-    with serving(FIXTURES, era=era) as wire:
-        wire.request("skills/list")
-        assert wire.signal(number) == 0
-        assert b"Traceback" not in wire.stderr
 
 
 @pytest.mark.requirement("MCP-37", "MCP-38")

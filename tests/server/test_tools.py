@@ -14,7 +14,7 @@ import pytest
 from dispatching import Direct, dispatching, local_serving
 from mcp_skills_server.telemetry.usage import Batch, Count, Tally, UsageStore, day_of
 from tables import each_row
-from wire import DEADLINE, Client, Era, WireError, serving, write_skill
+from wire import DEADLINE, Client, Era, WireError, write_skill
 
 TOOLS_CHANGED = "notifications/tools/list_changed"
 NAMES = ["skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
@@ -126,16 +126,6 @@ def test_no_name_in_a_text_of_ours_has_markup(folder: Path) -> None:
     assert "Nothing was loaded" in refused
 
 
-@pytest.mark.requirement("MCP-10", "MCP-11", "X-15")
-def test_session_is_kept_by_a_legacy_connection_or_given_as_argument(tools: Direct) -> None:
-    handle = tools.call("skills_load", names=["alpha"])["structuredContent"]["session"]
-    without = tools.call("skills_read", path="SKILL.md")
-    assert bool(without.get("isError")) == (tools.era == "modern")
-    assert "Do alpha." in text_of(tools.call("skills_read", path="SKILL.md", session=handle))
-    unknown = tools.call("skills_read", path="SKILL.md", session="unknown")
-    assert "skills_load without a session to begin a new one" in error_text(unknown)
-
-
 @pytest.mark.requirement("RT-15", "X-15")
 def test_session_over_stdio_outlives_its_process(folder: Path) -> None:
     def call_once(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -153,7 +143,7 @@ def test_session_over_stdio_outlives_its_process(folder: Path) -> None:
     assert "Unknown session" in error_text(call_once("skills_read", path="SKILL.md", session=handle + ",odd"))
     grants = folder.parent / "grants.toml"
     grants.write_text('[[grant]]\nwho = ["local"]\nskills = ["alpha"]\n')
-    with serving(folder, "--config", grants, era="modern") as wire:  # what may be read is asked anew
+    with local_serving(folder, "--config", grants, era="modern") as wire:  # what may be read is asked anew
         read = wire.call("skills_read", path="references/guide.md", session=handle)
         assert text_of(read) == "one\ntwo\nthree\n"
         refused = wire.call("skills_read", path="SKILL.md", skill="beta", session=handle)
@@ -176,11 +166,6 @@ def test_mistake_of_the_model_is_a_result_with_is_error(
     assert message in text_of(result)
     assert "structuredContent" not in result
     assert "Traceback" not in text_of(result)
-
-
-def test_unknown_tool_is_an_error_response(tools: Direct) -> None:
-    with pytest.raises(WireError, match=r"^-32602: .*make_coffee.*skills_load"):
-        tools.call("make_coffee")
 
 
 @pytest.mark.requirement("RT-8")
@@ -216,10 +201,7 @@ def test_options_prefer_a_tag_and_load_dependencies(tmp_path: Path) -> None:
             fields = "\ntags: [team]\ndependencies: {skills: [s7]}"
         description = f"{'Does much. ' * 9}Use for {number}.{fields}"
         write_skill(tmp_path / f"s{number}", description=description)
-    for options, loaded in (
-        ((), ["s70"]),
-        (("--prefer", "team", "--load-dependencies"), ["s7", "s70"]),
-    ):
+    for options, loaded in (((), ["s70"]), (("--prefer", "team", "--load-dependencies"), ["s7", "s70"])):
         with local_serving(tmp_path, *options, "--catalog-chars", "1500", era="modern", opened=False) as wire:
             assert ("\n- s70: " in wire.open()["instructions"]) is bool(options)
             assert wire.every_skill()[0]["name"] == ("s70" if options else "s0")

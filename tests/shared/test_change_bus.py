@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -40,13 +39,12 @@ class Replica:
 
 @contextmanager
 def replicas(redis: RealRedis, count: int) -> Iterator[list[Replica]]:
-    before = count_subscribers(redis)
     with ExitStack() as stack:
         started = [Replica(redis) for _ in range(count)]
         for each in started:
             each.bus.start()
             stack.callback(each.bus.stop)
-        wait_until(lambda: count_subscribers(redis) == before + len(started), "the replicas")
+        wait_until(lambda: count_subscribers(redis) == len(started), "the replicas")
         yield started
 
 
@@ -54,10 +52,17 @@ def count_subscribers(redis: RealRedis) -> int:
     return int(redis.say("--raw", "pubsub", "numsub", "mcp-skills:changes").split()[-1])
 
 
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RealRedis]:
-    with redis_server(tmp_path / "redis") as server:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture
+def redis(started: RealRedis) -> RealRedis:
+    started.say("acl", "setuser", "default", "+publish")
+    wait_until(lambda: count_subscribers(started) == 0, "the end of the former replicas")
+    return started
 
 
 def test_message_makes_the_other_replicas_scan(redis: RealRedis) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from mcp_skills_server.format import archive
 from mcp_skills_server.sources import archive as module
-from mcp_skills_server.sources import folder
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.source import SourceError, UnreachableError
+from mcp_skills_server.sources.source import SourceError
 from sources.fetching import fetch_to_cache
 from tables import each_row
 
@@ -98,18 +97,6 @@ def test_unreadable_archive_is_tried_once_and_last_copy_stays(
     anyio.run(follower.refresh)
     assert text_of(follower) == "two"
     assert follower.state.trouble is None
-
-
-def test_full_disk_leaves_last_copy(path: Path, follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_archive(path, "two")
-    with monkeypatch.context() as full_disk:
-        fault = OSError(28, "No space left on device")
-        full_disk.setattr(folder, "write_tree", Mock(side_effect=fault))
-        with pytest.raises(UnreachableError, match=r"cannot be written \(No space left on device\)"):
-            anyio.run(follower.refresh)
-        assert text_of(follower) == "one"
-    anyio.run(follower.refresh)
-    assert text_of(follower) == "two"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")

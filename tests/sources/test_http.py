@@ -275,14 +275,11 @@ def test_redirects_are_limited_in_number_and_total_time(site: Publisher) -> None
         download_route(site, site.drip(redirect("/a"), 0.004), bounds=Bounds(download_s=0.5, redirects=10_000))
 
 
-@each_row(
-    "route",
-    [
-        respond_with(b"x" * 1001),
-        respond_with(b"", length=1001),
-        respond_and_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001),
-    ],
-)
+@each_row("route", [
+    respond_with(b"x" * 1001),
+    respond_with(b"", length=1001),
+    respond_and_close(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 1001),
+])  # fmt: skip
 def test_response_over_size_limit_is_refused(site: Publisher, route: Route) -> None:
     with pytest.raises(UnacceptableError, match=r"more than 1000 bytes|bytes, at most 1000 are taken"):
         download_route(site, route, max_bytes=1000, bounds=Bounds())

@@ -65,10 +65,9 @@ def test_edit_at_legacy_server_is_followed_by_notification(tmp_path: Path) -> No
         assert listed_names(wire) == ["bad", "good"]
 
 
-@each_row(
-    ("headers", "size", "reason"),
-    [({"content_encoding": "deflate"}, 1000, "compressed"), ({}, 5000, "more than 4,096 bytes")],
-)
+@each_row(("headers", "size", "reason"), [
+    ({"content_encoding": "deflate"}, 1000, "compressed"), ({}, 5000, "more than 4,096 bytes"),
+])  # fmt: skip
 def test_large_or_compressed_http_response_is_refused(
     tmp_path: Path, headers: dict[str, str], size: int, reason: str
 ) -> None:
@@ -230,13 +229,10 @@ def test_silent_server_times_out(tmp_path: Path) -> None:
         anyio.run(McpServer(silent, settings).resolve)
 
 
-@each_row(
-    "given",
-    [
-        "mcp+http://skills.example/mcp", "mcp+https://", "mcp+ftp://a.example/", "mcp+stdio:",
-        'mcp+stdio:server "open', "mcp+https://me:secret@a.example/mcp",
-    ],
-)  # fmt: skip
+@each_row("given", [
+    "mcp+http://skills.example/mcp", "mcp+https://", "mcp+ftp://a.example/", "mcp+stdio:",
+    'mcp+stdio:server "open', "mcp+https://me:secret@a.example/mcp",
+])  # fmt: skip
 def test_malformed_root_is_refused_in_one_line(tmp_path: Path, given: str) -> None:
     assert kind_of(given).name == "MCP server"
     with pytest.raises(UsageError) as refused:

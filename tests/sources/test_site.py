@@ -118,10 +118,9 @@ def test_site_of_0_1_0_is_fetched_file_by_file(site: Publisher, output: Path) ->
     assert (output / "a" / "references" / "b c.md").read_bytes() == b"more"
 
 
-@pytest.mark.parametrize(
-    "first",
-    [respond_with(b"", 404), respond_with(b"", 410), respond_with(b"<!doctype html>", content_type="text/html")],
-)
+@pytest.mark.parametrize("first", [
+    respond_with(b"", 404), respond_with(b"", 410), respond_with(b"<!doctype html>", content_type="text/html"),
+])  # fmt: skip
 def test_next_candidate_is_requested_if_index_is_absent(site: Publisher, output: Path, first: bytes) -> None:
     site.routes[INDEX] = first
     site.routes[INDEX_0_1] = respond_with(b'{"skills": []}')
@@ -221,19 +220,6 @@ def test_any_cache_headers_give_bounded_freshness(headers: dict[str, str]) -> No
 @pytest.fixture
 def follower(site: Publisher, tmp_path: Path) -> Follower:
     return open_follower(site.url, tmp_path / "cache")
-
-
-def test_withdrawn_skill_fetched_by_another_process_is_removed(site: Publisher, tmp_path: Path) -> None:
-    """Processes share the cache, so the folder may have a skill that this one never fetched."""
-    first, second = (open_follower(site.url, tmp_path / "cache") for _ in range(2))
-    site.add("a")
-    anyio.run(first.refresh)
-    site.add("withdrawn")
-    anyio.run(second.refresh)
-    site.entries = [each for each in site.entries if each["name"] == "a"]
-    site.add("b")  # without it the index would equal the first one, which is a rollback
-    anyio.run(first.refresh)
-    assert skill_names(first.path) == ["a", "b"]
 
 
 ROLLBACK = "it went back to an earlier index; --allow-rollback takes it"

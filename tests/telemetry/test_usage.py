@@ -298,16 +298,13 @@ def test_command_prints_table_and_json_most_used_first(tmp_path: Path) -> None:
     assert (report["searches"], report["empty_searches"], len(report["lines"][0]["days"])) == (1, 1, 7)
 
 
-@each_row(
-    ("arguments", "message"),
-    [
-        (("--usage", "sqlite:/no/such/file.db"), "there are no counts"),
-        (("--usage", "off"), "there are no counts"),
-        (("--usage", "postgres:x"), "write sqlite:FILE"),
-        (("--since", "401d"), "at most 400d"),
-        (("--since", "x"), "write days"),
-    ],
-)
+@each_row(("arguments", "message"), [
+    (("--usage", "sqlite:/no/such/file.db"), "there are no counts"),
+    (("--usage", "off"), "there are no counts"),
+    (("--usage", "postgres:x"), "write sqlite:FILE"),
+    (("--since", "401d"), "at most 400d"),
+    (("--since", "x"), "write days"),
+])  # fmt: skip
 def test_invalid_options_are_usage_errors(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         output_of(*arguments)

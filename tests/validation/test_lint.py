@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from dialects.build import skill, snapshot
-from mcp_skills_server.model import SKILL_MD, Skill, Standing
-from mcp_skills_server.validation.lint import lint_catalog, lint_file, lint_names
+from dialects.build import skill
+from mcp_skills_server.model import SKILL_MD, Standing
+from mcp_skills_server.validation.lint import lint_file, lint_names
 from tables import each_row
 
 HEAD = "---\nname: a\ndescription: Shows what is found in a file, when asked.\n---\n"
@@ -57,24 +55,3 @@ def test_file_name_is_reported_with_its_path_and_code() -> None:
     ]  # fmt: skip
     assert found[0].message.endswith("not served: .0, .1, .2, .3, .4 and 2 more")
     assert found[1].hint == "rename the file without it"
-
-
-def problems_among(*skills: Skill) -> list[tuple[str, str, str]]:
-    """Return the code, skill and path of each problem among these skills."""
-    return [(each.code, each.skill, each.path) for each in lint_catalog(snapshot(*skills))]
-
-
-@pytest.mark.requirement("S40-37")
-def test_shared_name_is_reported_for_each_listed_skill_with_five_others() -> None:
-    unlisted = skill("c/y", standing=Standing.LENIENT)
-    found = problems_among(skill("a/x"), skill("b/x"), skill("b/y"), unlisted)
-    assert found == [("name-shared", "a/x", ""), ("name-shared", "b/x", "")]
-    first, *_ = lint_catalog(snapshot(*(skill(f"{number}/x") for number in range(9))))
-    assert first.message == "the name x is also that of 1/x, 2/x, 3/x, 4/x, 5/x and 3 more"
-
-
-@pytest.mark.requirement("S76-9", "S76-11")
-def test_dependency_on_an_unserved_skill_file_is_reported() -> None:
-    resources = ["skill://b/SKILL.md", "skill://b/gone.md", "x://y"]
-    dependent = skill("a", dependencies={"tools": ["t"], "resources": resources})
-    assert problems_among(dependent, skill("b")) == [("dependency-unresolved", "a", SKILL_MD)]

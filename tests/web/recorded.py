@@ -127,6 +127,9 @@ def exchanges(client: HttpClient) -> Iterator[Exchange]:
         for meta in ENVELOPES:
             message = {"jsonrpc": "2.0", "id": 1, "method": "skills/list", "params": {"_meta": meta}}
             yield _posted(client, f"envelope {json.dumps(meta)[:300]}", message)
+        for version in ("2031-01-01", "draft"):
+            message = client.message("skills/list", {"_meta": {META + "protocolVersion": version}})
+            yield _posted(client, f"version {version}", message, **{"MCP-Protocol-Version": version})
         yield _posted(client, "no params", {"jsonrpc": "2.0", "id": 1, "method": "skills/list"})
         yield _posted(client, "initialize", client.message("initialize", HELLO))
         return

@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,17 +18,7 @@ import pytest
 
 from mcp_skills_server.web import mcp
 from tables import each_row
-from web.http_wire import (
-    HELLO,
-    HttpClient,
-    Stream,
-    Target,
-    client,
-    exchange,
-    http_serving,
-    patched,
-    startup_error,
-)
+from web.http_wire import HELLO, Target, client, exchange, http_serving, patched, startup_error
 from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, META, SLOW_LOAD, Era, write_skill
 
@@ -44,61 +33,6 @@ def folder(tmp_path: Path) -> Path:
     for name in ("a", "b"):
         write_skill(tmp_path / name, references__guide_md="guide", zz_md="last")
     return tmp_path
-
-
-@pytest.mark.requirement("MCP-16", "MCP-17", "MCP-18", "MCP-55", "S40-30", "X-13")
-@each_row(
-    "uri",
-    [
-        "skill://commit-messages/none.md", "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd", "file:///etc/passwd",
-    ],
-)  # fmt: skip
-def test_unknown_resource_is_not_found(http_client: HttpClient, uri: str) -> None:
-    message = http_client.message("resources/read", {"uri": uri})
-    status, code, identifier = http_client.post(message).error
-    assert (status, code) == {"legacy": (200, -32002), "modern": (400, -32602)}[http_client.era]
-    assert identifier == message["id"]
-
-
-@pytest.mark.requirement("S76-13", "MCP-34", "MCP-35", "MCP-36", "MCP-39", "X-12")
-def test_each_client_is_notified_once_of_what_it_subscribed_to(folder: Path) -> None:
-    updated_a, updated_b = (UPDATED, "skill://a/SKILL.md"), (UPDATED, "skill://b/zz.md")
-    with app_serving(folder) as server, ExitStack() as stack:
-
-        def connected(era: Era) -> HttpClient:
-            return stack.enter_context(client(server, era))
-
-        streams: dict[str, Stream] = {}
-        for era in ("legacy", "modern"):
-            for number in (1, 2):
-                streams[f"{era} {number}"] = connected(era).hear(updated_a[1], updated_b[1])
-        one_file = connected("modern").listen(resourceSubscriptions=[updated_b[1]])
-        nothing = connected("modern").listen()
-        lists_only = connected("legacy").follow()
-        without_stream = connected("legacy")  # its responses carry no notifications
-
-        write_skill(folder / "a", description="Does something else when it is asked to.")
-        received = {name: stream.until(*updated_a) for name, stream in streams.items()}
-        without_stream.every_skill()
-        # The notifications of a second change follow all those of the first one.
-        (folder / "b" / "zz.md").write_text("other")
-        expected = Counter([SKILLS, SKILLS, RESOURCES, TOOLS, PROMPTS, updated_a, updated_b])
-        for name, stream in streams.items():
-            received[name] += stream.until(*updated_b)
-            assert Counter(received[name]) == expected, name
-        assert one_file.until(*updated_b) == [updated_b]
-        assert lists_only.until(*RESOURCES) == [SKILLS, RESOURCES]
-        without_stream.every_skill()
-
-        server.end_streams()
-        for name, stream in streams.items():
-            results = ["result" in message for message in stream.rest()]
-            assert results == ([True] if name.startswith("modern") else []), name
-        rest = [message["method"] for message in lists_only.rest()]
-        assert rest == [TOOLS[0], PROMPTS[0], SKILLS[0]]
-        (result,) = nothing.rest()
-        assert result["id"] == "listening"
-        assert result["result"]["resultType"] == "complete"
 
 
 def test_legacy_client_reopens_its_stream(folder: Path) -> None:
@@ -164,6 +98,8 @@ def test_server_is_not_ready_before_first_scan(era: Era) -> None:
         assert server.send("GET", "/readyz").status == 503
         page = server.send("GET", "/ui/")
         assert (page.status, page.headers["Refresh"]) == (503, "1")
+        events = server.send("GET", "/ui/live/events")  # after a 503 a browser would not ask again
+        assert (events.status, events.body) == (200, b"retry: 3000\n\n")
         assert not result.done()
         gate.set()
         assert result.result(DEADLINE)["skills"]
@@ -271,9 +207,3 @@ def test_signal_ends_open_streams_without_delay(number: signal.Signals) -> None:
         for stream in follows:
             assert stream.rest() == [] and stream.whole
         assert "ERROR" not in server.stderr
-
-
-def test_signal_during_first_scan_ends_server(gate: Path) -> None:
-    with http_serving(FIXTURES, command=[sys.executable, "-c", SLOW_LOAD, str(gate)]) as server:
-        assert server.send("GET", "/readyz").status == 503
-        assert server.signal(signal.SIGTERM) == 0

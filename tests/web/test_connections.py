@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.quota import Owner
-from mcp_skills_server.web.connections import Slot, Slots, State, Unread, client_to_evict
+from mcp_skills_server.access.quota import Owner, owner_to_evict
+from mcp_skills_server.web.connections import Slot, Slots, State, Unread
 from tables import each_row
 from web.http_wire import PROBE, Server, client, exchange, http_serving, patched, token_file
 from wire import FIXTURES, write_skill
@@ -39,24 +39,16 @@ class SlotTable:
 
 
 # `connections` are opened in this order; `evicted` and `spare` are their numbers, from 0.
-@each_row(
-    ("limit", "connections", "evicted", "spare"),
-    [
-        # First a silent one of the largest client, before admitted ones; then one of its own.
-        (
-            5,
-            "good-resting good-resting good-resting bad-silent bad-silent new-silent bad-silent",
-            [3, 4],
-            [],
-        ),
-        # When all are busy, a newcomer gets a spare slot.
-        (2, "a-busy b-busy c-busy d-silent", [], [2, 3]),
-        # On spare slots, too, silent ones are evicted before busy ones.
-        (1, "a-busy probe-busy b-silent b-silent b-silent", [2, 3], [1, 2, 3, 4]),
-        # Busy ones are not evicted for a newcomer that was not admitted.
-        (4, "hog-busy hog-busy hog-busy hog-busy stranger-silent", [], [4]),
-    ],
-)
+@each_row(("limit", "connections", "evicted", "spare"), [
+    # First a silent one of the largest client, before admitted ones; then one of its own.
+    (5, "good-resting good-resting good-resting bad-silent bad-silent new-silent bad-silent", [3, 4], []),
+    # When all are busy, a newcomer gets a spare slot.
+    (2, "a-busy b-busy c-busy d-silent", [], [2, 3]),
+    # On spare slots, too, silent ones are evicted before busy ones.
+    (1, "a-busy probe-busy b-silent b-silent b-silent", [2, 3], [1, 2, 3, 4]),
+    # Busy ones are not evicted for a newcomer that was not admitted.
+    (4, "hog-busy hog-busy hog-busy hog-busy stranger-silent", [], [4]),
+])  # fmt: skip
 def test_new_connection_evicts_silent_before_resting_and_never_busy(
     limit: int, connections: str, evicted: list[int], spare: list[int]
 ) -> None:
@@ -78,7 +70,7 @@ def test_only_newcomer_or_larger_client_loses_slot(
     held: dict[Owner, int], newcomer: Owner, evictable: set[Owner]
 ) -> None:
     evictable &= held.keys()
-    evicted = client_to_evict(held, newcomer, evictable)
+    evicted = owner_to_evict(held, newcomer, evictable)
     larger = {owner for owner in evictable if held[owner] > held.get(newcomer, 0)}
     candidates = larger | ({newcomer} & evictable)
     if evicted is None:
@@ -118,14 +110,6 @@ def test_admitted_connection_frees_its_spare_slot() -> None:
     assert table.evicted == [third]
 
 
-def test_majority_holder_loses_busy_connections_to_admitted_clients() -> None:
-    table = SlotTable(4, spare=4)
-    hog = [table.connect("hog", State.BUSY) for _ in range(4)]
-    guests = [table.connect(f"guest {number}", State.BUSY) for number in range(3)]
-    assert [guest.admit(None) for guest in guests] == [True, True, False]
-    assert table.evicted == hog[:2]
-
-
 # The hog holds more than half of all slots. It must also hold more than the newcomer then will.
 @each_row(("limit", "of_hog", "of_newcomer", "is_admitted"), [(5, 3, 2, False), (6, 4, 2, True)])
 def test_busy_connection_is_evicted_only_from_larger_client(
@@ -151,12 +135,7 @@ def test_authenticated_connection_counts_for_its_token() -> None:
 ACTIONS = ("stay", "stay", "admit", "leave")
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abc"), st.sampled_from(State), st.sampled_from(ACTIONS)),
-        max_size=60,
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(State), st.sampled_from(ACTIONS)), max_size=60))
 def test_slots_never_exceed_limit_and_are_evicted_once(steps: list[tuple[str, State, str]]) -> None:
     table = SlotTable(4, spare=2)
     connected: list[Slot] = []
@@ -180,9 +159,7 @@ def named_slot(closed: list[str], name: str) -> Slot:
     return Slot(Slots(1, 1), Owner(name.partition(" ")[0]), lambda: closed.append(name))
 
 
-def test_client_with_most_unread_bytes_loses_its_oldest_connection(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_client_with_most_unread_bytes_loses_its_oldest_connection(caplog: pytest.LogCaptureFixture) -> None:
     closed: list[str] = []
     unread = Unread(most=10 * MIB)
     greedy = [named_slot(closed, f"greedy {number}") for number in range(5)]
@@ -270,37 +247,34 @@ BODY = b"0\r\n\r\n" + PROBE[:-2] + b"Connection: close\r\n\r\n"
 """An empty chunked body, and another request."""
 
 
-@each_row(
-    "head",
-    [
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n",
-        b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTRANSFER-ENCODING: chunked\r\nCONTENT-LENGTH: 5\r\n\r\n",
-        b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5, 5\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\n\r\n",
-        b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n",
-        b"GET /healthz HTTP/0.9\r\nHost: localhost\r\n\r\n",
-        b"GET /healthz HTTP/1.1\nHost: localhost\n\n",
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\r\n folded\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\0c\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA b: c\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
-        b"GET /healthz?" + b"x" * (1 << 16) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET /h\xe9 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\x16\x03\x01\x02\r\n\r\n",
-    ],
-)
+@each_row("head", [
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n",
+    b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTRANSFER-ENCODING: chunked\r\nCONTENT-LENGTH: 5\r\n\r\n",
+    b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5, 5\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\n\r\n",
+    b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n",
+    b"GET /healthz HTTP/0.9\r\nHost: localhost\r\n\r\n",
+    b"GET /healthz HTTP/1.1\nHost: localhost\n\n",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\r\n folded\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\0c\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA b: c\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
+    b"GET /healthz?" + b"x" * (1 << 16) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /h\xe9 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"\x16\x03\x01\x02\r\n\r\n",
+])  # fmt: skip
 def test_ambiguous_or_malformed_head_gets_one_400_and_is_closed(server: Server, head: bytes) -> None:
     received = send_and_read_all(server, head + BODY)
     assert received.startswith(b"HTTP/1.1 400 ") and received.count(b"HTTP/1.1 ") == 1, received
@@ -310,14 +284,11 @@ def test_ambiguous_or_malformed_head_gets_one_400_and_is_closed(server: Server, 
     assert received.startswith(b"HTTP/1.1 200 ") and received.count(b"HTTP/1.1 ") == 1, received
 
 
-@each_row(
-    "body",
-    [
-        b"5\r\n{}   \n0\r\n\r\n", b"5\r\n{}   \r0\r\n\r\n", b"5 ;\r\n{}   \r\n0\r\n\r\n", b"0x5\r\n{}   \r\n0\r\n\r\n",
-        b"+5\r\n{}   \r\n0\r\n\r\n",
-        b"fffffffffffffffff\r\n{}", b"5\n{}   \r\n0\r\n\r\n", b"\r\n5\r\n{}   \r\n0\r\n\r\n",
-    ],
-)  # fmt: skip
+@each_row("body", [
+    b"5\r\n{}   \n0\r\n\r\n", b"5\r\n{}   \r0\r\n\r\n", b"5 ;\r\n{}   \r\n0\r\n\r\n", b"0x5\r\n{}   \r\n0\r\n\r\n",
+    b"+5\r\n{}   \r\n0\r\n\r\n",
+    b"fffffffffffffffff\r\n{}", b"5\n{}   \r\n0\r\n\r\n", b"\r\n5\r\n{}   \r\n0\r\n\r\n",
+])  # fmt: skip
 def test_malformed_chunk_ends_the_connection(server: Server, body: bytes) -> None:
     head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nContent-Type: application/json\r\n"
     received = send_and_read_all(server, head + b"Transfer-Encoding: chunked\r\n\r\n" + body + PROBE)
@@ -355,14 +326,11 @@ def test_trailers_do_not_replace_headers(server: Server) -> None:
     assert received.startswith(b"HTTP/1.1 403 "), received
 
 
-@each_row(
-    "start",
-    [
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: ",
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nA: ",
-    ],
-)
+@each_row("start", [
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: ",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nA: ",
+])  # fmt: skip
 def test_endless_header_or_trailer_is_cut_off(server: Server, start: bytes) -> None:
     with server.connect() as connection, pytest.raises(ConnectionError):
         connection.sendall(start + b"a" * (20 * MIB))

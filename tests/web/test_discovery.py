@@ -26,7 +26,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.web import discovery
 from tables import each_row
-from web.http_wire import Reply, Target, client, wait_until
+from web.http_wire import JSON, Reply, Target, client, wait_until
 from web.in_process import app_serving
 from wire import DEADLINE, FIXTURES, write_skill
 
@@ -154,18 +154,15 @@ def test_content_types_are_exact_and_nothing_is_compressed(server: Target) -> No
 
 
 @pytest.mark.requirement("WK-36", "WK1-11")
-@each_row(
-    "path",
-    [
-        "agent-skills", "agent-skills/", "agent-skills/nothing.json", "agent-skills//index.json",
-        f"agent-skills/plain-english/{'0' * 64}/SKILL.md", "agent-skills/plain-english/SKILL.md",
-        "agent-skills/../agent-skills/index.json", "skills", "skills/nothing/SKILL.md", "skills/plain-english",
-        "skills/plain-english/", "skills/plain-english/../plain-english/SKILL.md",
-        "skills/plain-english/%2e%2e/plain-english/SKILL.md", "skills/..%2f..%2fetc/passwd",
-        "skills/polite-greetings/SKILL.md",  # the 0.1 index cannot contain the name of one of its files
-        "skills/plain-english/SKILL.md%00", "skills/plain-english/%ff", "skillsets/index.json",
-    ],
-)  # fmt: skip
+@each_row("path", [
+    "agent-skills", "agent-skills/", "agent-skills/nothing.json", "agent-skills//index.json",
+    f"agent-skills/plain-english/{'0' * 64}/SKILL.md", "agent-skills/plain-english/SKILL.md",
+    "agent-skills/../agent-skills/index.json", "skills", "skills/nothing/SKILL.md", "skills/plain-english",
+    "skills/plain-english/", "skills/plain-english/../plain-english/SKILL.md",
+    "skills/plain-english/%2e%2e/plain-english/SKILL.md", "skills/..%2f..%2fetc/passwd",
+    "skills/polite-greetings/SKILL.md",  # the 0.1 index cannot contain the name of one of its files
+    "skills/plain-english/SKILL.md%00", "skills/plain-english/%ff", "skillsets/index.json",
+])  # fmt: skip
 def test_unknown_path_is_not_found(server: Target, path: str) -> None:
     assert get(server, OLD_INDEX).status == 200
     assert get(server, f"/.well-known/{path}").status == 404
@@ -320,15 +317,17 @@ def test_at_most_twenty_unpublished_skills_are_logged(tmp_path: Path) -> None:
         assert server.stderr.count(": not published: ") == 20
 
 
-def test_mcp_and_discovery_are_served_together_or_alone(folder: Path) -> None:
+def test_mcp_discovery_and_rpc_are_served_together_or_alone(folder: Path) -> None:
     with app_serving(folder) as server, client(server, "modern") as reader:
         assert len(reader.every_skill()) == len(entries(server)) == 2
-    with app_serving(folder, "--no-publish") as server:
+    with app_serving(folder, "--no-publish", "--no-rpc") as server:
         for path in (INDEX, OLD_INDEX, CARD, CATALOG, ARD):
             assert get(server, path).status == 404, path
+        assert server.send("POST", "/rpc", body=b"{}", headers=JSON).status == 404
     with app_serving(folder, "--publish-only") as server:
         assert len(entries(server)) == 2
-        assert server.send("POST", "/mcp", body=b"{}").status == 404
+        for path in ("/mcp", "/rpc"):
+            assert server.send("POST", path, body=b"{}", headers=JSON).status == 404
         assert get(server, "/readyz").status == 200
         write_skill(folder / "third")
         wait_until(lambda: len(entries(server)) == 3)

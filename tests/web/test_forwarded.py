@@ -33,26 +33,20 @@ def scope_in_app(path: str = "/mcp", peer: str = PROXY, forwarded_for: str = "")
     return scopes[0]
 
 
-@each_row(
-    ("forwarded_for", "client"),
-    [
-        (REAL, REAL), (f"{REAL}:4711", REAL), (f"6.6.6.6, {REAL}, 10.9.9.9", REAL), ("2001:db8::1", "2001:db8::/64"),
-        ("::ffff:203.0.113.7", REAL), ("", PROXY),
-    ],
-)  # fmt: skip
+@each_row(("forwarded_for", "client"), [
+    (REAL, REAL), (f"{REAL}:4711", REAL), (f"6.6.6.6, {REAL}, 10.9.9.9", REAL), ("2001:db8::1", "2001:db8::/64"),
+    ("::ffff:203.0.113.7", REAL), ("", PROXY),
+])  # fmt: skip
 def test_client_is_last_address_that_is_no_trusted_proxy(forwarded_for: str, client: str) -> None:
     for peer in (PROXY, f"::ffff:{PROXY}"):  # as a dual-stack socket sees it
         scope = scope_in_app(peer=peer, forwarded_for=forwarded_for)
         assert str(owner_of(None, scope["client"][0])) == f"address {client}"
 
 
-@each_row(
-    "prefix",
-    [
-        "skills", "//evil.example", "/a//b", "/../x", "/a/..", "/.", "/a?b", "/a%2fb", "/a b", "/" + "a" * 256, "/é",
-        "/.well-known/agent-skills",
-    ],
-)  # fmt: skip
+@each_row("prefix", [
+    "skills", "//evil.example", "/a//b", "/../x", "/a/..", "/.", "/a?b", "/a%2fb", "/a b", "/" + "a" * 256, "/é",
+    "/.well-known/agent-skills",
+])  # fmt: skip
 def test_malformed_root_path_is_usage_error(prefix: str) -> None:
     with pytest.raises(UsageError, match="--root-path takes a path such as /skills"):
         checked_prefix(prefix)
@@ -74,19 +68,16 @@ def test_malformed_trusted_proxy_is_refused_with_one_line(given: str) -> None:
 RESOURCE = "/.well-known/oauth-protected-resource"
 
 
-@each_row(
-    ("path", "stripped"),
-    [
-        ("/skills/mcp", "/mcp"), ("/mcp", "/mcp"),
-        ("/skills/skills/mcp", "/skills/mcp"),  # only one prefix is stripped
-        ("/skills", "/skills"), ("/skills/", "/"), ("/skillset/mcp", "/skillset/mcp"), ("//skills/mcp", "//skills/mcp"),
-        ("/skills//evil.example", "//evil.example"),
-        # RFC 9728 inserts the well-known name before the path of the resource.
-        (f"{RESOURCE}/skills/mcp", f"{RESOURCE}/mcp"), (f"/skills{RESOURCE}/mcp", f"{RESOURCE}/mcp"),
-        (RESOURCE, RESOURCE),
-        ("/.well-known/agent-skills/skills/x", "/.well-known/agent-skills/skills/x"),
-    ],
-)  # fmt: skip
+@each_row(("path", "stripped"), [
+    ("/skills/mcp", "/mcp"), ("/mcp", "/mcp"),
+    ("/skills/skills/mcp", "/skills/mcp"),  # only one prefix is stripped
+    ("/skills", "/skills"), ("/skills/", "/"), ("/skillset/mcp", "/skillset/mcp"), ("//skills/mcp", "//skills/mcp"),
+    ("/skills//evil.example", "//evil.example"),
+    # RFC 9728 inserts the well-known name before the path of the resource.
+    (f"{RESOURCE}/skills/mcp", f"{RESOURCE}/mcp"), (f"/skills{RESOURCE}/mcp", f"{RESOURCE}/mcp"),
+    (RESOURCE, RESOURCE),
+    ("/.well-known/agent-skills/skills/x", "/.well-known/agent-skills/skills/x"),
+])  # fmt: skip
 def test_prefix_is_stripped_once(path: str, stripped: str) -> None:
     scope = scope_in_app(path)
     assert (scope["path"], scope[PREFIX]) == (stripped, "/skills")

@@ -66,8 +66,7 @@ def test_any_header_text_is_decided_without_error(header: str) -> None:
 
 
 @each_row(
-    "header",
-    ["localhost", "LocalHost:8000", "localhost:", "127.0.0.1", "127.0.0.1:65535", "[::1]", "[::1]:8000"],
+    "header", ["localhost", "LocalHost:8000", "localhost:", "127.0.0.1", "127.0.0.1:65535", "[::1]", "[::1]:8000"]
 )
 def test_loopback_names_are_allowed_on_loopback(header: str) -> None:
     assert loopback_policy("mcp.example.com").host_allowed(header)
@@ -83,16 +82,13 @@ def test_loopback_address_that_is_listened_on_is_allowed() -> None:
         assert make_policy("0:0::1", allowed, [], []).host_allowed("[0:0::1]:80")
 
 
-@each_row(
-    ("allowed", "header"),
-    [
-        ("mcp.example.com", "mcp.example.com"), ("mcp.example.com", "MCP.Example.com:443"),
-        ("MCP.Example.COM", "mcp.example.com"), ("mcp.example.com:8443", "mcp.example.com"),
-        ("mcp.example.com:8443", "mcp.example.com:9"), ("skills_server", "skills_server:8000"),
-        ("2001:db8::7", "[2001:db8::7]:8000"), ("[2001:DB8::7]", "[2001:db8::7]"),
-        ("[2001:db8::7]:8000", "[2001:DB8::7]"), ("192.0.2.7", "192.0.2.7:8000"),
-    ],
-)  # fmt: skip
+@each_row(("allowed", "header"), [
+    ("mcp.example.com", "mcp.example.com"), ("mcp.example.com", "MCP.Example.com:443"),
+    ("MCP.Example.COM", "mcp.example.com"), ("mcp.example.com:8443", "mcp.example.com"),
+    ("mcp.example.com:8443", "mcp.example.com:9"), ("skills_server", "skills_server:8000"),
+    ("2001:db8::7", "[2001:db8::7]:8000"), ("[2001:DB8::7]", "[2001:db8::7]"),
+    ("[2001:db8::7]:8000", "[2001:DB8::7]"), ("192.0.2.7", "192.0.2.7:8000"),
+])  # fmt: skip
 def test_allowed_host_matches_any_case_and_port(allowed: str, header: str) -> None:
     assert make_policy("0.0.0.0", [allowed], [], []).host_allowed(header)
     assert loopback_policy(allowed).host_allowed(header)
@@ -105,20 +101,19 @@ def test_star_allows_every_host_but_no_origin(host: str | None) -> None:
         assert not policy.origin_allowed("https://evil.example")
 
 
-@each_row(
-    "host", ["https://mcp.example.com", "mcp.example.com/mcp", "user@mcp.example.com", "*.example.com", "", "a b", "[x"]
-)
-def test_malformed_allowed_host_is_usage_error(host: str) -> None:
-    message = r"^--allowed-host takes a host name such as mcp\.example\.com"
+@each_row(("hosts", "origins", "message"), [
+    *(((host,), (), r"^--allowed-host takes a host name such as mcp\.example\.com") for host in (
+        "https://mcp.example.com", "mcp.example.com/mcp", "user@mcp.example.com", "*.example.com", "", "a b", "[x",
+    )),
+    *(((), (origin,), r"^--allowed-origin takes an origin such as https://app\.example") for origin in (
+        "app.example", "https://app.example/page", "https://", "", "two words",
+    )),
+])  # fmt: skip
+def test_malformed_allowed_host_or_origin_is_usage_error(
+    hosts: tuple[str, ...], origins: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
-        loopback_policy(host)
-
-
-@each_row("origin", ["app.example", "https://app.example/page", "https://", "", "two words"])
-def test_malformed_allowed_origin_is_usage_error(origin: str) -> None:
-    message = r"^--allowed-origin takes an origin such as https://app\.example"
-    with pytest.raises(UsageError, match=message):
-        loopback_policy(origins=(origin,))
+        loopback_policy(*hosts, origins=origins)
 
 
 def test_allowed_origins_may_be_extensions_null_and_star() -> None:
@@ -139,27 +134,24 @@ def test_public_address_requires_allow_list_or_tokens(host: str) -> None:
     assert make_policy(host, [], [], [], issuer).oauth is issuer
 
 
-@each_row(
-    ("is_allowed", "headers"),
-    [
-        (
-            True,
-            [
-                None, "http://localhost", "http://localhost:6274", "HTTP://LOCALHOST:6274", "https://127.0.0.1:1",
-                "http://[::1]:3000", "https://app.example", "https://APP.example", "https://two.example:8443",
-            ],
-        ),
-        (
-            False,
-            [
-                "http://app.example", "https://app.example:8443", "https://two.example", "https://evil.example",
-                "https://app.example.evil.example", "https://localhost@evil.example", "http://localhost/",
-                "https://evil.example@localhost", "http://localhost http://evil.example", "ftp://localhost", "file://",
-                "chrome-extension://localhost", "localhost", "null", "", "*", "http://[::1", "http://",
-            ],
-        ),
-    ],
-)  # fmt: skip
+@each_row(("is_allowed", "headers"), [
+    (
+        True,
+        [
+            None, "http://localhost", "http://localhost:6274", "HTTP://LOCALHOST:6274", "https://127.0.0.1:1",
+            "http://[::1]:3000", "https://app.example", "https://APP.example", "https://two.example:8443",
+        ],
+    ),
+    (
+        False,
+        [
+            "http://app.example", "https://app.example:8443", "https://two.example", "https://evil.example",
+            "https://app.example.evil.example", "https://localhost@evil.example", "http://localhost/",
+            "https://evil.example@localhost", "http://localhost http://evil.example", "ftp://localhost", "file://",
+            "chrome-extension://localhost", "localhost", "null", "", "*", "http://[::1", "http://",
+        ],
+    ),
+])  # fmt: skip
 @pytest.mark.requirement("MCP-45")
 def test_origin_is_allowed_if_loopback_listed_or_absent(is_allowed: bool, headers: list[str | None]) -> None:
     policy = loopback_policy(origins=("https://App.Example/", "https://two.example:8443"))
@@ -217,24 +209,17 @@ EXPIRED = ("authorization", f"Bearer {WRONG_SECRET}-expired")
 NO_VALID_TOKEN = "refused a request without a valid token"
 
 
-@each_row(
-    ("status", "reason", "warning", "headers"),
-    [
-        (403, "host", "refused Host None; --allowed-host admits it", []),
-        (403, "host", "refused Host 'x.example'; --allowed-host admits it", [("host", "x.example")]),
-        (403, "origin", "refused Origin 'https://evil.example'; --allowed-origin admits it", [LOCAL, FOREIGN]),
-        (401, "no-token", NO_VALID_TOKEN, [LOCAL]),
-        (401, "unknown-token", NO_VALID_TOKEN, [LOCAL, UNKNOWN]),
-        (401, "expired-token", "refused the token old, which expired at 1970-01-01T00:00Z", [LOCAL, EXPIRED]),
-        (400, "misplaced-token", "refused a request with a token in its query, or with", [LOCAL, VALID, VALID]),
-    ],
-)
+@each_row(("status", "reason", "warning", "headers"), [
+    (403, "host", "refused Host None; --allowed-host admits it", []),
+    (403, "host", "refused Host 'x.example'; --allowed-host admits it", [("host", "x.example")]),
+    (403, "origin", "refused Origin 'https://evil.example'; --allowed-origin admits it", [LOCAL, FOREIGN]),
+    (401, "no-token", NO_VALID_TOKEN, [LOCAL]),
+    (401, "unknown-token", NO_VALID_TOKEN, [LOCAL, UNKNOWN]),
+    (401, "expired-token", "refused the token old, which expired at 1970-01-01T00:00Z", [LOCAL, EXPIRED]),
+    (400, "misplaced-token", "refused a request with a token in its query, or with", [LOCAL, VALID, VALID]),
+])  # fmt: skip
 def test_refusal_emits_event_with_reason_and_one_rate_limited_warning(
-    status: int,
-    reason: str,
-    warning: str,
-    headers: list[tuple[str, str]],
-    caplog: pytest.LogCaptureFixture,
+    status: int, reason: str, warning: str, headers: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     emitted: list[tuple[str, str | None, str | None]] = []
     events = Events()
@@ -265,16 +250,13 @@ def test_admitted_request_logs_no_warning(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.records == []
 
 
-@each_row(
-    ("status", "query", "headers"),
-    [
-        (200, b"", [f"Bearer {SECRET}"]), (200, b"q=access_token", [f"Bearer {SECRET}"]),
-        (400, b"", [f"Bearer {SECRET}", f"Bearer {SECRET}"]), (400, b"", [f"Bearer {SECRET}", ""]),
-        (400, b"access_token=x", [f"Bearer {SECRET}"]), (400, f"access_token={SECRET}".encode(), []),
-        (400, b"a=b&access%5Ftoken", []),
-        (401, b"", [f"Bearer {SECRET}, Bearer {SECRET}"]), (401, b"", ["Bearer"]), (401, b"", []),
-    ],
-)  # fmt: skip
+@each_row(("status", "query", "headers"), [
+    (200, b"", [f"Bearer {SECRET}"]), (200, b"q=access_token", [f"Bearer {SECRET}"]),
+    (400, b"", [f"Bearer {SECRET}", f"Bearer {SECRET}"]), (400, b"", [f"Bearer {SECRET}", ""]),
+    (400, b"access_token=x", [f"Bearer {SECRET}"]), (400, f"access_token={SECRET}".encode(), []),
+    (400, b"a=b&access%5Ftoken", []),
+    (401, b"", [f"Bearer {SECRET}, Bearer {SECRET}"]), (401, b"", ["Bearer"]), (401, b"", []),
+])  # fmt: skip
 def test_token_is_accepted_only_once_and_in_header(
     status: int, query: bytes, headers: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -364,14 +346,11 @@ def test_expired_token_is_refused_like_unknown_token() -> None:
     assert expired[0]["status"] == 401
 
 
-@each_row(
-    ("origin", "path", "status"),
-    [
-        ("https://S.example", "/ui/sign-in", 200),
-        ("https://evil.example", "/ui/sign-in", 403),
-        ("https://S.example", "/mcp", 403),
-    ],
-)
+@each_row(("origin", "path", "status"), [
+    ("https://S.example", "/ui/sign-in", 200),
+    ("https://evil.example", "/ui/sign-in", 403),
+    ("https://S.example", "/mcp", 403),
+])  # fmt: skip
 def test_form_is_accepted_only_from_page_of_same_host(origin: str, path: str, status: int) -> None:
     policy = replace(make_policy("0.0.0.0", ["*"], [], TOKENS), page="/ui/", open_below=("/ui/",))
     assert status_of(policy, ("host", "s.example"), ("origin", origin), path=path) == status

@@ -102,9 +102,7 @@ def test_reloaded_grants_change_views_and_sessions_and_notify_clients(folder: Pa
         assert names(ann) == ["tax"]
 
 
-def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_reconnect(
-    folder: Path,
-) -> None:
+def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_reconnect(folder: Path) -> None:
     def set_groups(groups: str) -> None:
         token_file(folder, f"ann={ANN} groups={groups}", f"bob={BOB}")
 
@@ -128,21 +126,6 @@ def test_legacy_client_whose_groups_change_is_disconnected_and_notified_on_recon
         server.wait_for_log("skill finance/tax: changed")
         write_skill(folder / "skills" / "tea", description="Makes green tea.")
         assert (UPDATED, tax) not in stream.until(PROMPTS)
-        # Both files at once: the client is disconnected before it is notified of the grants.
-        set_groups("kitchen")
-        configure(folder, grants.format("kitchen", "drinks"))
-        server.reload()
-        assert stream.rest() == []
-        stream = ann.follow()
-        assert (CHANGED, None) in stream.until(PROMPTS)
-        assert names(ann) == ["refunds", "tax"]
-        set_groups("kitchen,office")  # changes none of Ann's skills
-        server.reload()
-        assert stream.rest() == []
-        stream = ann.follow()
-        write_skill(folder / "skills" / "finance" / "audit")
-        assert stream.until(PROMPTS).count((PROMPTS, None)) == 1
-        assert stream.messages.empty()
 
 
 def test_scripts_run_only_for_granted_principals(folder: Path, sandbox_mode: str) -> None:

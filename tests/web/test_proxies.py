@@ -115,14 +115,11 @@ def test_endpoints_answer_with_and_without_root_path(root: str) -> None:
             assert "sha256:" + hashlib.sha256(raw).hexdigest() == entry["digest"]
 
 
-@each_row(
-    ("path", "status", "location"),
-    [
-        ("/mcp/", 307, "/mcp"), ("/mcp//?a=b&c", 307, "/mcp?a=b&c"), ("//evil.example/", 404, None),
-        ("//evil.example/mcp/", 404, None), ("/mcp2/", 404, None), ("/", 404, None), ("//", 404, None),
-        ("/%2f/mcp/", 404, None), ("/mcp/x", 404, None), ("/healthz/x", 404, None),
-    ],
-)  # fmt: skip
+@each_row(("path", "status", "location"), [
+    ("/mcp/", 307, "/mcp"), ("/mcp//?a=b&c", 307, "/mcp?a=b&c"), ("//evil.example/", 404, None),
+    ("//evil.example/mcp/", 404, None), ("/mcp2/", 404, None), ("/", 404, None), ("//", 404, None),
+    ("/%2f/mcp/", 404, None), ("/mcp/x", 404, None), ("/healthz/x", 404, None),
+])  # fmt: skip
 def test_trailing_slash_redirects_to_no_other_host(
     server: Target, path: str, status: int, location: str | None
 ) -> None:
@@ -188,10 +185,7 @@ def proxied_server(
 def test_idle_stream_outlasts_timeout_of_proxy(proxy_class: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
     timeout = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[proxy_class]
     edits, command = [(f"{timeout} 60s", f"{timeout} 1s")], pinging(0.3)
-    with (
-        proxied_server(proxy_class, tmp_path, edits=edits, command=command) as proxy,
-        client(proxy, era) as listener,
-    ):
+    with proxied_server(proxy_class, tmp_path, edits=edits, command=command) as proxy, client(proxy, era) as listener:
         assert listener.read("skill://a/guide.md") == b"guide"
         stream = listener.hear()
         for _ in range(6):  # nearly two seconds
@@ -233,22 +227,6 @@ def test_body_passes_proxy_up_to_limit(proxy_class: Callable[..., Proxy], tmp_pa
         for size, is_refused in ((900_000, False), (1_100_000, True)):
             message = reader.message("skills/get", {"name": "a", "arguments": {"x": "y" * size}})
             assert (reader.post(message).status == 413) is is_refused
-
-
-@pytest.mark.needs_program("nginx")
-@pytest.mark.parametrize("rewrite", ["        rewrite ^/skills(/.*)$ $1 break;\n", ""])
-def test_root_path_works_whether_proxy_strips_it_or_not(rewrite: str, era: Era, tmp_path: Path) -> None:
-    edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + rewrite)]
-    with proxied_server(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as proxy:
-        assert proxy.send("GET", INDEX).status == 404  # of nginx itself
-        proxy.prefix = "/skills"
-        with client(proxy, era) as listener:
-            stream = listener.hear()
-            write_skill(tmp_path / "skills" / "b")
-            stream.until(SKILLS)
-        for entry in json.loads(proxy.send("GET", INDEX).body)["skills"]:
-            proxy.prefix = ""
-            assert proxy.send("GET", entry["url"]).status == 200
 
 
 class Load:
@@ -303,10 +281,10 @@ def test_haproxy_checks_replicas_at_their_probe_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_program("haproxy")
-def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> None:
+def test_rolling_restart_fails_no_request(tmp_path: Path) -> None:
     write_skill(tmp_path / "skills" / "a")
     (tmp_path / "proxy").mkdir()
-    ports = [free_port(), free_port()]
+    ports, names = [free_port(), free_port()], ("replica-1", "replica-2")
     with ExitStack() as stack:
 
         def replica(port: int) -> Server:
@@ -316,13 +294,8 @@ def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> 
         replicas = [replica(port) for port in ports]
         proxy = HaProxy(tmp_path / "proxy", *ports, edits=SPREAD)
         stack.enter_context(running(proxy))
-        names = ("replica-1", "replica-2")
         for name in names:
             proxy.wait_for_state(name, "UP")
-        listeners = [stack.enter_context(client(proxy, "modern")) for _ in range(4)]
-        streams = [listener.listen(skillsListChanged=True) for listener in listeners]
-        legacy = stack.enter_context(client(proxy, "legacy"))
-        followed = legacy.follow()
         load = Load(proxy, 4)
         stack.callback(load.stop)
         for number, name in enumerate(names):
@@ -330,26 +303,10 @@ def test_rolling_restart_fails_no_request_and_streams_reopen(tmp_path: Path) -> 
             replicas[number].process.send_signal(signal.SIGTERM)
             proxy.wait_for_state(name, "DOWN")
             load.wait_for_replies()
-            assert all(stream.whole is None for stream in streams)  # the drain ends no stream
             assert replicas[number].signal(signal.SIGTERM) == 0
-            # A stream whose last message has arrived has ended or is about to.
-            ended = [index for index, stream in enumerate(streams) if not stream.messages.empty()]
-            assert ended  # leastconn gave each replica some
-            for index in ended:
-                assert streams[index].rest()[-1]["result"] and streams[index].whole
-                streams[index] = listeners[index].listen(skillsListChanged=True)
             load.wait_for_replies()
             replicas[number] = replica(ports[number])
             proxy.wait_for_state(name, "UP")
         load.wait_for_replies()
         load.stop()
         assert load.failed == []
-        assert load.answered > 100
-        assert followed.next() is None and followed.whole
-        assert legacy.post(legacy.message("skills/list")).status == 404
-        legacy.session = None
-        legacy.open()  # as the protocol requires after 404
-        streams.append(legacy.follow())
-        write_skill(tmp_path / "skills" / "b")
-        for stream in streams:
-            stream.until(SKILLS)

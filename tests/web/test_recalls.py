@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands.calls import names_served
+from commands.calls import exit_code, invoke, names_served
 from mcp_skills_server.catalog.registry import Registry
 from web.http_wire import HttpClient, client, http_serving, token_file
-from web.in_process import app_serving
+from web.in_process import App, app_serving
 from web.test_grants import ANN, BOB, GRANTS, clients_of_ann_and_bob, configure
 from wire import Era, WireError, write_skill
 
 REASON = "it pays everyone twice"
+MARK = "lapsang"
 
 
 @pytest.fixture
@@ -28,10 +30,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def recall(folder: Path, replacements: dict[str, str]) -> None:
-    """Recall these skills, each with its replacement, by atomic replace."""
+def digests_of(folder: Path) -> dict[str, str]:
     with Registry([folder / "skills"]) as registry:
-        digests = {path: registry.digest_over(skill) for path, skill in registry.snapshot.skills.items()}
+        return {path: registry.digest_over(skill) for path, skill in registry.snapshot.skills.items()}
+
+
+def recall(folder: Path, replacements: dict[str, str], digests: dict[str, str] | None = None) -> None:
+    """Recall these skills as they are or were, each with its replacement, by atomic replace."""
+    digests = digests or digests_of(folder)
     text = "version = 1\n"
     for path, replacement in replacements.items():
         text += f'[[advisory]]\ndigest = "{digests[path]}"\nreason = "{REASON}"\nseverity = "high"\n'
@@ -89,25 +95,55 @@ def test_session_that_loaded_an_older_version_is_told_and_keeps_the_present_one(
         assert not user.call("skills_read", path="SKILL.md", session=before).get("isError")
 
 
+REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("skills/list", {}), ("skills/get", {"name": "tea"}), ("resources/list", {}), ("prompts/list", {}),
+    ("resources/read", {"uri": "skill://tea/SKILL.md"}), ("prompts/get", {"name": "tea"}),
+    ("tools/call", {"name": "skills_list"}), ("tools/call", {"name": "skills_search", "arguments": {"query": MARK}}),
+    ("tools/call", {"name": "skills_load", "arguments": {"names": ["tea"]}}),
+    ("resources/directory/read", {"uri": "skill://tea"}),
+    ("completion/complete", {
+        "ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "path", "value": "tea/"},
+    }),
+)  # fmt: skip
+PAGES = (
+    "/.well-known/agent-skills/index.json", "/.well-known/skills/index.json", "/.well-known/skills/tea/SKILL.md",
+    "/.well-known/ai-catalog.json", "/ui/", "/ui/skills/tea", "/ui/raw/tea?file=SKILL.md", "/ui/model",
+    "/ui/tools?tool=skills_load&call=1&arg.names=tea",
+)  # fmt: skip
+
+RPC = {
+    "list_skills": {"detail": "summary"}, "describe_skill": {"name": "tea"},
+    "read_skill_file": {"name": "tea", "path": "SKILL.md"},
+}  # fmt: skip
+
+
+def ways_to(mark: str, server: App, user: HttpClient, archive: str) -> set[str]:
+    """Return the requests whose response has a text."""
+    ways: set[str] = set()
+    for method, params in REQUESTS:
+        with suppress(WireError):
+            if mark in str(user.request(method, params)):
+                ways.add(f"{method} {params}")
+    for page in (*PAGES, archive):
+        if mark.encode() in server.send("GET", page).body:
+            ways.add(page)
+    for method, given in RPC.items():
+        if mark in str(server.rpc(method, **given)):
+            ways.add(method)
+    return ways
+
+
 def test_recalled_skill_is_served_by_no_method(folder: Path, era: Era) -> None:
-    options = ("--advisories", folder / "advisories.toml")
-    with app_serving(folder / "skills", *options, "--rpc") as server, client(server, era) as user:
-        index = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)
+    write_skill(folder / "skills" / "tea", description=f"Makes {MARK} when it is asked to.", lapsang_md="Tea.")
+    options = ("--advisories", folder / "advisories.toml", "--rpc", "--ui")
+    with app_serving(folder / "skills", *options) as server, client(server, era) as user:
+        index = json.loads(server.send("GET", PAGES[0]).body)
         (archive,) = [skill["url"] for skill in index["skills"] if skill["name"] == "tea"]
-        assert server.send("GET", archive).status == 200
+        assert len(ways_to(MARK, server, user, archive)) == len(REQUESTS) + len(PAGES) + len(RPC) + 1
         recall(folder, {"tea": "none"})
         server.reload()
+        assert ways_to(MARK, server, user, archive) == set()
         assert server.send("GET", archive).status == 404
-        assert b"tea" not in server.send("GET", "/.well-known/agent-skills/index.json").body
-        assert server.send("GET", "/.well-known/skills/tea/SKILL.md").status == 404
-        for method, params in (
-            ("resources/read", {"uri": "skill://tea/SKILL.md"}), ("prompts/get", {"name": "tea"}),
-        ):  # fmt: skip
-            with pytest.raises(WireError):
-                user.request(method, params)
-        assert user.call("skills_load", names=["tea"])["isError"]
-        assert "tea" not in {skill["name"] for skill in user.every_skill()}
-        assert "tea" not in {skill["name"] for skill in server.rpc("list_skills")["result"]["skills"]}
 
 
 def test_notice_names_no_skill_that_the_caller_may_not_see(folder: Path) -> None:
@@ -121,6 +157,39 @@ def test_notice_names_no_skill_that_the_caller_may_not_see(folder: Path) -> None
         assert "RECALLED" in notice
         assert "tax" not in notice
         assert "RECALLED" not in listing(ann, refunds)  # the grant is gone, and with it all knowledge
+
+
+def test_session_of_another_principal_is_neither_told_nor_opened(folder: Path) -> None:
+    grants = '[[grant]]\nwho = ["token:ann", "token:bob"]\nskills = ["**"]\n'
+    config = configure(folder, 'advisories = "advisories.toml"\n' + grants)
+    with app_serving("--config", config) as server, clients_of_ann_and_bob(server, "modern") as (ann, bob):
+        session = load(ann, "tea")
+        recall(folder, {"tea": "tax"})
+        server.reload()
+        assert "RECALLED" not in listing(bob, session)
+        assert "RECALLED" in listing(ann, session)
+
+
+def test_version_is_the_same_for_a_client_that_may_read_only_a_part_of_it(folder: Path) -> None:
+    inner = folder / "skills" / "tea" / "green"
+    write_skill(inner)
+    grants = '[[grant]]\nwho = ["token:bob"]\nskills = ["tea"]\n'
+    config = configure(folder, f'advisories = "advisories.toml"\naudit-log = "audit.jsonl"\n{grants}')
+    with app_serving("--config", config) as server, client(server, "modern", token=BOB) as bob:
+        had = load(bob, "tea")
+        bob.call("skills_unload", all=True, session=had)
+        before = digests_of(folder)
+        write_skill(inner, description="Makes another green tea when it is asked to.")
+        assert server.server is not None
+        server.server.opened.registry.refresh()
+        assert "RECALLED" not in listing(bob, had)
+        recall(folder, {"tea": "none"}, before)
+        server.reload()
+        assert "RECALLED" in listing(bob, had)
+        assert "RECALLED" not in text_of(bob.call("skills_load", names=["tea"], session=None))
+    done = invoke("recall", "--advisories", folder / "advisories.toml", folder / "audit.jsonl")
+    assert exit_code(done) == 1
+    assert "token:bob" in done.stdout
 
 
 def test_server_follows_the_file_of_advisories_and_keeps_the_former_if_it_is_broken(folder: Path) -> None:
@@ -142,8 +211,10 @@ def test_page_warns_of_a_recalled_skill_with_the_reason(folder: Path) -> None:
         assert b"recalled" not in server.send("GET", "/ui/").body
         recall(folder, {"tea": "none"})
         server.reload()
-        for page in ("/ui/", "/ui/problems?code=recalled"):
+        for page in ("/ui/", "/ui/problems?code=recalled", "/ui/skills/tea"):
             assert f"recalled (high): {REASON}" in server.send("GET", page).body.decode()
+        for page in ("/ui/skills/tea", "/ui/raw/tea?file=SKILL.md", "/ui/history/tea"):
+            assert server.send("GET", page).status == 404
 
 
 def test_fetched_copy_is_refused_after_a_restart_without_network(folder: Path) -> None:

@@ -20,7 +20,9 @@ def server() -> Iterator[Target]:
         yield started
 
 
-@pytest.mark.requirement("MCP-2", "MCP-7", "MCP-32", "MCP-42", "MCP-43", "MCP-44", "MCP-47", "MCP-52", "S40-30")
+@pytest.mark.requirement(
+    "MCP-2", "MCP-3", "MCP-7", "MCP-32", "MCP-42", "MCP-43", "MCP-44", "MCP-47", "MCP-52", "S40-30"
+)
 def test_answers_are_as_recorded(server: Target, era: Era) -> None:
     expected = json.loads(FILE.read_text(encoding="utf-8"))
     with client(server, era) as sender:

@@ -51,26 +51,20 @@ def mirror(site: Server, audit_log: Path, tmp_path_factory: pytest.TempPathFacto
         yield server
 
 
-@each_row(
-    "proof",
-    [
-        {"X-Hub-Signature-256": f"sha256={CODE}"}, {"X-Gitea-Signature": CODE}, {"X-Forgejo-Signature": CODE},
-        GITLAB, {"X-Gitea-Signature": WRONG, "X-Hub-Signature-256": f"sha256={CODE}"},
-    ],
-)  # fmt: skip
+@each_row("proof", [
+    {"X-Hub-Signature-256": f"sha256={CODE}"}, {"X-Gitea-Signature": CODE}, {"X-Forgejo-Signature": CODE},
+    GITLAB, {"X-Gitea-Signature": WRONG, "X-Hub-Signature-256": f"sha256={CODE}"},
+])  # fmt: skip
 def test_proof_of_each_code_host_is_accepted(mirror: Target, proof: dict[str, str]) -> None:
     reply = mirror.send(path="/refresh", body=BODY, headers=proof)
     assert (reply.status, json.loads(reply.body)) == (202, {"sources": 1})
 
 
-@each_row(
-    "proof",
-    [
-        {}, {"X-Hub-Signature-256": CODE}, {"X-Hub-Signature-256": f"sha256={WRONG}"},
-        {"X-Hub-Signature-256": "sha256=\xe9"}, {"X-Hub-Signature": f"sha256={CODE}"}, {"X-Gitea-Signature": WRONG},
-        {"X-Gitea-Signature": ""}, {"X-Gitlab-Token": SECRET[:-1]}, {"X-Gitlab-Token": ""}, bearer_header(TOKEN),
-    ],
-)  # fmt: skip
+@each_row("proof", [
+    {}, {"X-Hub-Signature-256": CODE}, {"X-Hub-Signature-256": f"sha256={WRONG}"},
+    {"X-Hub-Signature-256": "sha256=\xe9"}, {"X-Hub-Signature": f"sha256={CODE}"}, {"X-Gitea-Signature": WRONG},
+    {"X-Gitea-Signature": ""}, {"X-Gitlab-Token": SECRET[:-1]}, {"X-Gitlab-Token": ""}, bearer_header(TOKEN),
+])  # fmt: skip
 def test_missing_or_wrong_proof_is_refused_and_audited(mirror: Target, audit_log: Path, proof: dict[str, str]) -> None:
     reply = mirror.send(path="/refresh", body=BODY, headers=proof)
     assert reply.status == 401

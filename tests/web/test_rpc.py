@@ -68,12 +68,6 @@ def test_rpc_and_mcp_do_not_share_methods(server: Target) -> None:
     assert not {"list_skills", "describe_skill", "salesforce.leads.sync"} & tools
 
 
-def test_endpoint_can_be_disabled(tmp_path: Path) -> None:
-    for option in ("--no-rpc", "--publish-only"):
-        with app_serving(tmp_path, option, ready=False) as started:
-            assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
-
-
 def test_body_over_limit_is_too_large(tmp_path: Path) -> None:
     write_skill(tmp_path / "thing")
     message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).encode()

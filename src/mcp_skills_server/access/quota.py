@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
@@ -103,6 +103,18 @@ def _network_of(address: str) -> str:
             network = int(parsed) >> (128 - _IPV6_NETWORK) << (128 - _IPV6_NETWORK)
             return f"address {IPv6Address(network)}/{_IPV6_NETWORK}"
     return f"address {parsed}"
+
+
+def owner_to_evict(
+    held: Mapping[Owner, int], newcomer: Owner, able: Collection[Owner]
+) -> Owner | None:
+    """Return the owner of `able` that gives way to `newcomer` by max-min fairness, or None.
+
+    Only `newcomer` itself and owners that hold more than it are considered.
+    """
+    mine = held.get(newcomer, 0)
+    candidates = [owner for owner in able if owner == newcomer or held[owner] > mine]
+    return max(candidates, key=held.__getitem__, default=None)
 
 
 class Rate:

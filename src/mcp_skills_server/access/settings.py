@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
+from mcp_skills_server.access.hosts import is_loopback
 from mcp_skills_server.model import keys
 from mcp_skills_server.model.keys import ContradictionError, Key, Table
 
@@ -23,14 +23,6 @@ KEY_TYPES: Final[Mapping[str, tuple[str, str | None]]] = {
 }
 """Key type and curve for each accepted signature algorithm; all are asymmetric."""
 ALGORITHMS: Final = tuple(KEY_TYPES)
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address or host name is a loopback one."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def is_secure(url: str) -> bool:

@@ -297,8 +297,6 @@ def read_token_text(path: str, *, wait: bool = False) -> tuple[str, int]:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); {_ANOTHER}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: cannot be read (not UTF-8); {_ANOTHER}") from None
-    if len(raw) > _MAX_FILE:
-        raise UsageError(f"{path}: too large for a token file; {_ANOTHER}")
     return text, stat.S_IMODE(status.st_mode)
 
 

@@ -19,7 +19,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import EVALS, Skill, SkillFile, Snapshot, printable
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.runtime.search import Hit, Search
-from mcp_skills_server.runtime.search_text import matched_fields
+from mcp_skills_server.runtime.search_text import matched_words
 
 PLACES: Final = 5
 """Top places of a ranking that count for hit@5."""
@@ -60,7 +60,7 @@ def read_cases(raw: bytes, where: str) -> list[TriggerCase]:
     if isinstance(decoded, list):
         entries = enumerate(_entries(decoded, where))
         return [_case(entry, "query", f"{where}: entry {at}") for at, entry in entries]
-    hint = 'write [{"query": "...", "should_trigger": true}]'
+    hint = 'write [{"query": "...", "should_trigger": true}], or {"evals": [...]}'
     raise NoTriggerSetError(f"{where}: has no trigger set; {hint}")
 
 
@@ -234,8 +234,7 @@ def evaluate(
         if first and first[0] != skill.path:
             winner = first[0]
         if first and first[0] in snapshot.skills:
-            fields = matched_fields(snapshot.skills[first[0]], case.query)
-            words = list(dict.fromkeys(word for _, hits in fields for word in hits))
+            words = matched_words(snapshot.skills[first[0]], case.query)
         return CaseResult(skill, case, triggers, judge.runs, passed, rank, winner, words)
 
     if judge.concurrency == 1:

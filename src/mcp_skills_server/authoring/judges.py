@@ -31,6 +31,7 @@ class JudgeProgram:
     Attributes:
         cost_usd: the cost of the runs of this process, as far as the program reports it.
         program_runs: the number of runs of the program; other answers came from the cache.
+        uncached: the number of answers that could not be written into the cache.
 
     Raises:
         UsageError: the program does not exist.
@@ -39,6 +40,7 @@ class JudgeProgram:
     def __init__(self, command: str, kind: str, timeout_s: float, answers: Index) -> None:
         self.cost_usd = 0.0
         self.program_runs = 0
+        self.uncached = 0
         self._words = parse_command("--judge", command)
         self._kind = kind
         self._timeout_s = timeout_s
@@ -66,17 +68,16 @@ class JudgeProgram:
             UsageError: the program fails or times out, or `parse` refuses its output.
         """
         key = self.key(question, run)
-        output = self.known([key]).get(key)
-        is_new = output is None
-        if output is None:
-            output = run_program(self._words, self._timeout_s, question)
-            with self._lock:
-                self.program_runs += 1
+        known = self.known([key]).get(key)
+        if known is not None:
+            return parse(known.decode(errors="replace"))[0]
+        output = run_program(self._words, self._timeout_s, question)
+        with self._lock:
+            self.program_runs += 1
         answer, cost = parse(output.decode(errors="replace"))
-        if is_new:
-            with self._lock:
-                self.cost_usd += cost
-            self._answers.save_memos(self._kind, {key: output})
+        with self._lock:
+            self.cost_usd += cost
+            self.uncached += not self._answers.save_memos(self._kind, {key: output})
         return answer
 
 
@@ -136,7 +137,7 @@ def decoded_answer(text: str) -> Any:
     try:
         return load_json(text)
     except ValueError as error:
-        shown = clipped(printable(text))
+        shown = clipped(printable(text)) or "nothing"
         raise UsageError(f"the judge printed invalid JSON ({error}): {shown}") from None
 
 

@@ -9,24 +9,23 @@ output. It reads a JSON object from stdin: `prompt`, `skill` (its files, or null
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, cast
 
 from mcp_skills_server.authoring.evaluation import read_cases
 from mcp_skills_server.authoring.judges import JudgeProgram, decoded_answer, reported_cost
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.format.ignored import ignored
-from mcp_skills_server.model import EVALS, Json, printable
+from mcp_skills_server.model import EVALS, SKILL_MD, Json, printable
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.sources.git.history import pathspecs, read_log, working_copy
@@ -38,15 +37,13 @@ WITHOUT: Final = "without_skill"
 OLD: Final = "old_skill"
 _SHOWN: Final = {WITHOUT: "no skill", OLD: "the last version"}
 _KIND: Final = "lift"
-_Z: Final = 1.959964
+_Z: Final = statistics.NormalDist().inv_cdf(0.975)
 """The quantile of the normal distribution for intervals of 95 %."""
 _DELTAS: Final = {"pass_rate": "+.2f", "time_seconds": "+.1f", "tokens": "+.0f"}
 """The figures of a benchmark, and how their differences are written."""
 _MAX_FIGURE: Final = 1e12
 _MAX_BYTES: Final = 16 << 20
 _GIT_S: Final = 20.0
-Runs: TypeAlias = Sequence[Mapping[str, Any]]
-"""The runs of one skill, as benchmark.json has them, with the `model` of each."""
 
 
 class OutputEval(NamedTuple):
@@ -63,17 +60,11 @@ class Lift(NamedTuple):
     difference: float
     low: float
     high: float
-
-    @property
-    def verdict(self) -> str:
-        """Return "helps" or "harms" where the interval excludes zero, or else "not shown"."""
-        if self.low > 0:
-            return "helps"
-        return "harms" if self.high < 0 else "not shown"
+    verdict: str  # "helps" or "harms" where the interval excludes zero, or else "not shown"
 
 
-def read_evals(raw: bytes, where: str) -> list[OutputEval]:
-    """Return the evals of an `evals.json` that have assertions.
+def read_evals(raw: bytes, where: str, here: Collection[str]) -> list[OutputEval]:
+    """Return the evals of an `evals.json` that have assertions; `here` has the skill's paths.
 
     Raises:
         UsageError: the file has another form. The message says what is wrong, and where.
@@ -83,6 +74,7 @@ def read_evals(raw: bytes, where: str) -> list[OutputEval]:
     if not isinstance(decoded, dict):
         raise UsageError(f'{where}: is a trigger set; write {{"evals": [...]}}')
     evals: list[OutputEval] = []
+    known: set[str] = set()
     for at, entry in enumerate(cast("dict[str, Any]", decoded)["evals"]):
         of_entry = f"{where}: evals[{at}]"
         texts = [*_listed(entry, "assertions", of_entry), *_listed(entry, "expectations", of_entry)]
@@ -95,7 +87,16 @@ def read_evals(raw: bytes, where: str) -> list[OutputEval]:
                 "expected_output": entry.get("expected_output"),
                 "expectations": [*dict.fromkeys(texts)],
             }
-            evals.append(OutputEval(named, question, _listed(entry, "files", of_entry)))
+            inputs = _listed(entry, "files", of_entry)
+            for path in inputs:
+                if path not in here:
+                    fault = f"the file {clipped(printable(path))}, which is not in the skill"
+                    raise UsageError(f"{of_entry} needs {fault}")
+            marks = {json.dumps(eval_id), json.dumps([question, inputs])}
+            if marks & known:
+                raise UsageError(f"{of_entry} repeats an id or a question; --runs repeats them")
+            known |= marks
+            evals.append(OutputEval(named, question, inputs))
     return evals
 
 
@@ -112,11 +113,7 @@ def _listed(entry: Mapping[str, Any], key: str, where: str) -> list[str]:
 
 
 def question_of(of_eval: OutputEval, skill: Files | None, here: Files) -> bytes:
-    """Return what the program reads; `here` has the eval's inputs, or UsageError is raised."""
-    for path in of_eval.inputs:
-        if path not in here:
-            fault = f"the file {clipped(printable(path))}, which is not in the skill"
-            raise UsageError(f"{of_eval.named['eval_name']} needs {fault}")
+    """Return what the program reads; `here` has the eval's inputs."""
     files = None if skill is None else [_encoded(path, raw) for path, raw in _graded(skill)]
     inputs = [_encoded(path, here[path][0]) for path in of_eval.inputs]
     return json.dumps({**of_eval.question, "skill": files, "inputs": inputs}).encode()
@@ -149,15 +146,16 @@ class OutputJudge(JudgeProgram):
         if new > max_calls:
             hint = "raise it, or lower --runs"
             raise UsageError(f"{new:,} runs are more than --max-calls {max_calls:,}; {hint}")
-        threads = ThreadPoolExecutor(concurrency, "skills-judge")
-        try:
+        with ThreadPoolExecutor(concurrency, "skills-judge") as threads:
             graded = dict(zip(unique, threads.map(self._grade_one, unique.values()), strict=True))
-        finally:
-            threads.shutdown(cancel_futures=True)
         return [graded[self.key(*pair)] for pair in asked]
 
     def _grade_one(self, asked: tuple[bytes, int]) -> dict[str, Any]:
-        return self.ask(*asked, partial(_parsed, load_json(asked[0])))
+        question: Any = load_json(asked[0])
+        try:
+            return self.ask(*asked, partial(_parsed, question))
+        except UsageError as error:
+            raise UsageError(f"{clipped(printable(question['prompt']))}: {error}") from None
 
 
 def _parsed(question: Mapping[str, Any], output: str) -> tuple[dict[str, Any], float]:
@@ -172,7 +170,8 @@ def _parsed(question: Mapping[str, Any], output: str) -> tuple[dict[str, Any], f
         if not isinstance(one.get("passed"), bool):
             shown = clipped(printable(text))
             raise UsageError(f"the judge did not say whether this passed: {shown}")
-        graded.append({key: one.get(key, "") for key in ("text", "passed", "evidence")})
+        evidence = str(one.get("evidence") or "")
+        graded.append({"text": text, "passed": one["passed"], "evidence": evidence})
     passed, timing = sum(one["passed"] for one in graded), _object(fields.get("timing"))
     result = {
         "pass_rate": round(passed / len(graded), 4),
@@ -191,7 +190,8 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float:
-    return value if isinstance(value, (int, float)) and 0 <= value < _MAX_FIGURE else 0
+    is_figure = isinstance(value, (int, float)) and 0 <= value < _MAX_FIGURE
+    return float(value) if is_figure else 0.0
 
 
 def wilson(passed: int, total: int) -> tuple[float, float]:
@@ -210,23 +210,24 @@ def compare_shares(one: tuple[int, int], other: tuple[int, int]) -> Lift:
     difference = share - base
     below = math.hypot(share - low, base_high - base)
     above = math.hypot(high - share, base - base_low)
-    return Lift(difference, difference - below, difference + above)
+    low, high, verdict = difference - below, difference + above, "not shown"
+    if low > 0:
+        verdict = "helps"
+    elif high < 0:
+        verdict = "harms"
+    return Lift(difference, low, high, verdict)
 
 
-def _results(runs: Runs, configuration: str) -> list[dict[str, Any]]:
-    return [run["result"] for run in runs if run["configuration"] == configuration]
-
-
-def _totals(runs: Runs, configuration: str) -> tuple[int, int]:
-    results = _results(runs, configuration)
-    return sum(one["passed"] for one in results), sum(one["total"] for one in results)
-
-
-def benchmark(skill: str, path: str, runs: Runs) -> dict[str, Any]:
-    """Return skill-creator's benchmark.json, with intervals and verdicts as `lift`."""
-    names = list(dict.fromkeys(str(run["configuration"]) for run in runs))
-    summary = {name: _statistics(_results(runs, name)) for name in names}
-    bands = {name: wilson(*_totals(runs, name)) for name in names}
+def benchmark(skill: str, path: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return skill-creator's benchmark.json of these runs, with intervals as `lift`."""
+    results: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        results.setdefault(run["configuration"], []).append(run["result"])
+    summary = {name: _statistics(given) for name, given in results.items()}
+    totals = {
+        name: (sum(one["passed"] for one in given), sum(one["total"] for one in given))
+        for name, given in results.items()
+    }
     delta = {
         key: format(summary[WITH][key]["mean"] - summary[WITHOUT][key]["mean"], form)
         for key, form in _DELTAS.items()
@@ -234,10 +235,10 @@ def benchmark(skill: str, path: str, runs: Runs) -> dict[str, Any]:
     compared: dict[str, Json] = {}
     notes: list[str] = []
     for name, shown in _SHOWN.items():
-        if name in names:
-            (passed, total), (base, base_total) = _totals(runs, WITH), _totals(runs, name)
-            against = compare_shares((passed, total), (base, base_total))
-            compared[name] = {**against._asdict(), "verdict": against.verdict}
+        if name in totals:
+            (passed, total), (base, base_total) = totals[WITH], totals[name]
+            against = compare_shares(totals[WITH], totals[name])
+            compared[name] = against._asdict()
             shares = f"{passed:,} of {total:,} assertions, {base:,} of {base_total:,} with {shown}"
             band = f"{against.difference:+.2f} (95 % {against.low:+.2f} to {against.high:+.2f})"
             notes.append(f"{against.verdict}: {shares}, {band}")
@@ -254,7 +255,10 @@ def benchmark(skill: str, path: str, runs: Runs) -> dict[str, Any]:
         "runs": runs,
         "run_summary": {**summary, "delta": delta},
         "notes": notes,
-        "lift": {"intervals": bands, "comparisons": compared},
+        "lift": {
+            "intervals": {name: wilson(*counts) for name, counts in totals.items()},
+            "comparisons": compared,
+        },
     }
 
 
@@ -269,21 +273,19 @@ def _statistics(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, flo
     return figures
 
 
-def remember(answers: Index, files: Files, sentences: Sequence[str]) -> None:
-    """Cache what was measured of this version of a skill."""
-    answers.save_memos(_KIND, {_digest(files): json.dumps([*sentences]).encode()})
+def remember(answers: Index, digest: str, report: Mapping[str, Any]) -> None:
+    """Cache the notes about the version of a skill with this digest, with their day and model."""
+    about = report["metadata"]
+    origin = f"{about['timestamp'][:10]} with {about['executor_model'] or 'an unnamed model'}"
+    notes = [f"{note}; measured {origin}" for note in report["notes"]]
+    answers.save_memos(_KIND, {digest.encode(): json.dumps(notes).encode()})
 
 
-def recall(answers: Index, files: Files) -> list[str]:
-    """Return the cached sentences about this version of a skill; never run a program."""
-    key = _digest(files)
-    raw = answers.memos(_KIND, [key]).get(key, b"[]")
-    return [str(sentence) for sentence in load_json(raw)]
-
-
-def _digest(files: Files) -> bytes:
-    hashes = [(path, hashlib.sha256(raw).hexdigest()) for path, raw in _graded(files)]
-    return hashlib.sha256(json.dumps(hashes).encode()).digest()
+def recall(answers: Index | None, digest: str) -> list[str]:
+    """Return the cached notes about the version with this digest; never run a program."""
+    key = digest.encode()
+    known = {} if answers is None else answers.memos(_KIND, [key])
+    return [str(note) for note in load_json(known.get(key, b"[]"))]
 
 
 def last_version(root: str, folder: str, nested: Sequence[str], files: Files) -> Files | None:
@@ -301,7 +303,7 @@ def last_version(root: str, folder: str, nested: Sequence[str], files: Files) ->
     for commit in read_log(git, pathspecs(inside, left_out)) or ():
         with suppress(GitFailedError, SourceError):  # it may have removed the folder
             version = _version(git, f"{commit.id}:{inside}", below)
-            if _digest(version) != _digest(files):
+            if SKILL_MD in version and _graded(version) != _graded(files):
                 return version
     return None
 

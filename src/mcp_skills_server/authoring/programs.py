@@ -38,9 +38,9 @@ def run_program(
     """Run a program and return its stdout; `ok_codes` has the exit codes of success."""
     name = printable(os.path.basename(words[0]))
     with tempfile.TemporaryFile() as stdin:
-        stdin.write(given)
-        stdin.seek(0)
         try:
+            stdin.write(given)
+            stdin.seek(0)
             process = subprocess.Popen(  # noqa: S603
                 words, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )

@@ -157,15 +157,16 @@ class Index:
 
         return self._do(read, create=False) or {}
 
-    def save_memos(self, kind: str, values: Mapping[bytes, bytes]) -> None:
-        """Cache more values by key; evict values of any kind that were unused for a month."""
+    def save_memos(self, kind: str, values: Mapping[bytes, bytes]) -> bool:
+        """Cache values, and tell whether that worked; evict all that were unused for a month."""
         rows = [(kind, key, value, _today()) for key, value in values.items()]
 
-        def write(connection: sqlite3.Connection) -> None:
+        def write(connection: sqlite3.Connection) -> bool:
             connection.execute("DELETE FROM memo WHERE used < ?", (_today() - _UNUSED_DAYS,))
             connection.executemany("REPLACE INTO memo VALUES (?, ?, ?, ?)", rows)
+            return True
 
-        self._do(write, create=True)
+        return self._do(write, create=True) is True
 
     def forget_memos(self, kind: str) -> None:
         """Evict the values of a kind, whose producer has changed."""

@@ -21,6 +21,7 @@ from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.format.plugins import Layout
 from mcp_skills_server.model import SKILL_MD, Json, Problem
 
+_MAX_BYTES: Final = 1 << 20
 _AGENT_PLUGIN: Final = "plugin.json"
 _AGENT_PLUGIN_SCHEMA: Final = "https://agent-plugins.org/schemas/1."
 _CLAUDE_PLUGIN: Final = ".claude-plugin/plugin.json"
@@ -80,7 +81,7 @@ class _Reader:
         if path not in self._manifests:
             self._manifests[path] = {}
             try:
-                raw, _ = read_regular(os.path.join(self._root, path), plugins.MAX_BYTES)
+                raw, _ = read_regular(os.path.join(self._root, path), _MAX_BYTES)
                 if marker.encode() in raw:
                     self._manifests[path], problems = plugins.parse(raw)
                     self.problems += [problem.at(path, "") for problem in problems]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from mcp_skills_server.catalog.gates import GateRefusal
 from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, printable
-from mcp_skills_server.model.decoding import load_toml
+from mcp_skills_server.model.decoding import load_tables
 from mcp_skills_server.model.digests import is_digest
 from mcp_skills_server.model.skill import whole_digest
 
@@ -43,23 +43,29 @@ class Recalls:
 
     def __init__(self, advisories: Iterable[Advisory] = (), *, is_locked: bool = False) -> None:
         self._code = "lock-recalled" if is_locked else "recalled"
+        self.advisories: Mapping[str, Advisory] = {}  # never changed: threads read it
         self._refused: dict[str, Advisory] = {}
         """The latest refusal by the path of the skill, for sessions that know only the path."""
         self.replace(advisories)
 
-    def replace(self, advisories: Iterable[Advisory]) -> None:
-        """Replace the advisories. The caller refreshes the registry, which then refuses skills."""
-        by_digest = {advisory.digest: advisory for advisory in advisories}
-        self.advisories: Mapping[str, Advisory] = by_digest  # never changed: threads read it
+    def replace(self, advisories: Iterable[Advisory]) -> bool:
+        """Replace the advisories, for `Registry.recall`; tell whether they differ."""
+        before, by_digest = self.advisories, {advisory.digest: advisory for advisory in advisories}
+        self.advisories = by_digest
+        return by_digest != before
 
-    def advisory_on(self, skill: Skill | str) -> Advisory | None:
-        """Return the advisory on a skill of any scan, or on the one refused at a path, or None."""
+    def advisory_on(self, skill: Skill | str, digest: str = "") -> Advisory | None:
+        """Return the advisory on a skill of any scan, or None.
+
+        Of a path it is that on `digest`, or that on the skill which was refused there last.
+        """
         advisories = self.advisories
         if isinstance(skill, str):
             refused = self._refused.get(skill)
-            return None if refused is None else advisories.get(refused.digest)
+            return advisories.get(refused.digest if refused and not digest else digest)
         digests = {*skill.digests.values(), whole_digest(skill)} if advisories else set[str]()
-        return next((advisories[digest] for digest in digests & advisories.keys()), None)
+        recalled = digests & advisories.keys()
+        return advisories[min(recalled)] if recalled else None  # every replica takes the same one
 
     def refuse(self, skill: Skill, whole: Skill) -> GateRefusal | None:
         """Refuse a recalled skill, also if only `whole`, with its refused nested skills, is."""
@@ -77,7 +83,7 @@ def _is_line(value: object) -> bool:
 
 _LINE: Final = f"one line of 1 to {_MAX_CHARACTERS} characters"
 _FORMS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
-    "digest": (is_digest, "'sha256:' and 64 hex digits"),
+    "digest": (is_digest, "'sha256:' and 64 hex digits in lower case"),
     "severity": (_SEVERITIES.__contains__, f"one of {', '.join(_SEVERITIES)}"),
     "reason": (_is_line, _LINE),
     "replacement": (lambda value: value == "" or _is_line(value), _LINE),
@@ -90,27 +96,16 @@ def parse_advisories(text: str) -> tuple[Advisory, ...]:
     Raises:
         ValueError: it is invalid; the message has the reason and the place.
     """
-    content = load_toml(text)
-    version, entries = content.get("version", "missing"), content.get("advisory", [])
-    if type(version) is not int or version != _VERSION:
-        raise ValueError(f"its version is {version}, and this program reads {_VERSION}")
-    if unknown := content.keys() - {"version", "advisory"}:
-        raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
-    if not isinstance(entries, list):
-        raise ValueError("'advisory' is not a list of tables; write [[advisory]]")
-    return tuple(_advisory(*pair) for pair in enumerate(cast("list[Any]", entries), 1))
-
-
-def _advisory(number: int, entry: Any) -> Advisory:
-    if not isinstance(entry, dict):
-        raise ValueError(f"advisory {number} is not a table")
-    fields = {"replacement": "", **cast("dict[str, Any]", entry)}
-    if unknown := fields.keys() - _FORMS:
-        raise ValueError(f"advisory {number} has unknown keys: {', '.join(sorted(unknown))}")
-    for key, (fits, form) in _FORMS.items():
-        if not fits(fields.get(key)):
-            raise ValueError(f"advisory {number}: {key!r} is not {form}")
-    return Advisory(**fields)
+    advisories: list[Advisory] = []
+    for number, entry in enumerate(load_tables(text, _VERSION, "advisory"), 1):
+        fields = {"replacement": "", **entry}
+        if unknown := fields.keys() - _FORMS:
+            raise ValueError(f"advisory {number} has unknown keys: {', '.join(sorted(unknown))}")
+        for key, (fits, form) in _FORMS.items():
+            if not fits(fields.get(key)):
+                raise ValueError(f"advisory {number}: {key!r} is not {form}")
+        advisories.append(Advisory(**fields))
+    return tuple(advisories)
 
 
 def read_advisories(path: str | None) -> tuple[Advisory, ...]:
@@ -123,8 +118,6 @@ def read_advisories(path: str | None) -> tuple[Advisory, ...]:
         return ()
     try:
         raw, _ = read_regular(Path(path), _MAX_BYTES)
-        if len(raw) > _MAX_BYTES:
-            raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
         return parse_advisories(raw.decode())
     except OSError as error:
         fault = f"cannot be read ({error.strerror}); give another --advisories"

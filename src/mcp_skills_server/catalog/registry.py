@@ -22,7 +22,7 @@ from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.index import Index, IndexedSkills
 from mcp_skills_server.catalog.path_map import above, outermost
 from mcp_skills_server.catalog.reader import SkillReader
-from mcp_skills_server.catalog.recalls import Recalls
+from mcp_skills_server.catalog.recalls import Advisory, Recalls
 from mcp_skills_server.catalog.root_state import RootState
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.catalog.scan import Arm
@@ -34,34 +34,6 @@ logger = logging.getLogger(__name__)
 
 _SAVE_AGAIN_S: Final = 60.0
 """Backoff in seconds after the index could not be saved: it is locked, or the disk is full."""
-
-
-class Listeners:
-    """Subscribers of a registry, or of a filtered part of it."""
-
-    def __init__(self) -> None:
-        self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
-
-    def __len__(self) -> int:
-        return len(self._listeners)
-
-    def subscribe(
-        self, listener: Callable[[Changes], None], *, problems: bool
-    ) -> Callable[[], None]:
-        """Add a listener, with `problems` for empty changes, too; return what unsubscribes it."""
-        token = object()
-        self._listeners[token] = listener, problems
-        return lambda: self._listeners.pop(token, None) and None
-
-    def notify(self, changes: Changes, *, first: bool = False) -> None:
-        """Call the listeners; after the `first` scan all of them, even if it found nothing."""
-        for listener, problems in list(self._listeners.values()):
-            if not (changes or first or problems):
-                continue
-            try:
-                listener(changes)
-            except Exception:  # one listener's bug must not stop the others
-                logger.exception("a listener failed")
 
 
 class RemoteSources(Protocol):
@@ -139,7 +111,7 @@ class Registry(SkillReader):
         ]
         self.checks = Checks(self)
         self.freshness = Freshness(self)
-        self._listeners = Listeners()
+        self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
         self._deferred = Changes({}, {})
         """Changes of which the listeners do not know yet."""
         self._shadowed: list[Problem] = []
@@ -161,8 +133,10 @@ class Registry(SkillReader):
             self._sources.await_first_read()  # else the scan would find, and log, no skill
         with self._lock:
             try:
-                if not self.refresh(arm=arm):
-                    self._listeners.notify(Changes({}, {}), first=True)
+                before = self.snapshot
+                self.refresh(arm=arm)
+                if self.snapshot is before:
+                    self._notify(Changes({}, {}))  # there is nothing, not even a problem
             finally:
                 self.loaded.set()  # under the lock: problems that `note` adds later are notified
         self.save_index()  # now: a host may end its server within a second
@@ -213,7 +187,9 @@ class Registry(SkillReader):
         Returns:
             The unsubscribe function.
         """
-        return self._listeners.subscribe(listener, problems=problems)
+        token = object()
+        self._listeners[token] = listener, problems
+        return lambda: self._listeners.pop(token, None) and None
 
     def follow(self) -> Callable[[], None]:
         """Expect calls of `settle` at intervals, and return the function that ends this.
@@ -228,7 +204,12 @@ class Registry(SkillReader):
         return end
 
     def refresh(
-        self, paths: Iterable[str] | None = None, *, arm: Arm | None = None, defer: bool = False
+        self,
+        paths: Iterable[str] | None = None,
+        *,
+        arm: Arm | None = None,
+        defer: bool = False,
+        grace: bool = True,
     ) -> Changes:
         """Scan again what some changes touch, or everything; blocks until done.
 
@@ -239,6 +220,7 @@ class Registry(SkillReader):
             paths: absolute paths of files and directories that changed; None for all roots.
             arm: as for `load`.
             defer: leave the listeners to `settle`, if a watcher calls that at intervals.
+            grace: False for files that are complete: a worse SKILL.md counts at once.
 
         Returns:
             The skills that went and came since the scan before; empty for no change.
@@ -256,8 +238,10 @@ class Registry(SkillReader):
                     recalled = None
                     if not subtree and not self.loaded.is_set():
                         recalled = self._recalled(state)
-                    grace = self._is_followed or defer
-                    is_changed |= state.scan(subtree, recalled, arm=arm, grace=grace)
+                    # Without a watcher, too, a rescan keeps the skill: nothing would bring it back
+                    # if an editor had not finished. The next rescan ends the grace period.
+                    keeps = grace and (self._is_followed or defer)
+                    is_changed |= state.scan(subtree, recalled, arm=arm, grace=keeps)
             finally:  # also if a later root cannot be scanned
                 if is_changed:
                     changes = self._replace_snapshot()
@@ -273,6 +257,15 @@ class Registry(SkillReader):
     async def arefresh(self, paths: Iterable[str] | None = None) -> Changes:
         """Run `refresh` in a thread, for event loops."""
         return await in_thread(self.refresh, paths)
+
+    def recall(self, advisories: Iterable[Advisory]) -> bool:
+        """Replace the advisories, and scan all roots again if they differ; tell whether they do."""
+        with self._lock:
+            differ = self.recalls.replace(advisories)
+            if differ and self.loaded.is_set():
+                self.refresh()
+                self._replace_snapshot()  # also if it is equal: filtered views are judged again
+            return differ
 
     def rescan(self, path: str) -> Changes:
         """Scan again the skill of a file whose bytes differ from the scanned ones.
@@ -399,14 +392,21 @@ class Registry(SkillReader):
     def _notify(self, changes: Changes, *, defer: bool = False) -> None:
         """Call the listeners with all deferred changes and these, or defer these, too.
 
-        An empty change, of problems alone, defers nothing by itself.
+        An empty change, of problems alone, defers nothing by itself. After the first scan it is for
+        all listeners.
         """
         all_changes = self._deferred.then(changes)
         if all_changes and defer:
             self._deferred = all_changes
-        else:
-            self._deferred = Changes({}, {})
-            self._listeners.notify(all_changes)
+            return
+        self._deferred = Changes({}, {})
+        for listener, problems in [*self._listeners.values()]:
+            if not (all_changes or problems or not self.loaded.is_set()):
+                continue
+            try:
+                listener(all_changes)
+            except Exception:  # one listener's bug must not stop the others
+                logger.exception("a listener failed")
 
     def _unattached_problems(self) -> tuple[Problem, ...]:
         """Return all problems of no served skill."""

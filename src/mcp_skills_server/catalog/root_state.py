@@ -203,7 +203,7 @@ class RootState:
             is_gone = bool(subtree) and error.errno in MISSING_ERRORS
             if not is_gone or not os.path.isdir(self.root.path):
                 self._report_missing(error)
-                return missing is None
+                return self._withdraw(known) or missing is None
             self.root.forget_links(subtree)
         for directory in scan.kept:  # it has the bytes of an earlier scan, not those proved now
             for file in scan.skills[directory].files.values():
@@ -229,6 +229,18 @@ class RootState:
         is_news = self._replace_problems(subtree, scan.problems)
         return bool(changed or is_news or missing is not None)
 
+    def _withdraw(self, known: Mapping[str, Skill]) -> bool:
+        """Drop the recalled ones of skills that cannot be scanned; tell whether there were any."""
+        recalled: dict[str, tuple[Problem, ...]] = {}
+        for directory, skill in known.items():
+            refusal = self._recalls.refuse(skill, skill)
+            if refusal is not None and refusal.problem is not None:
+                shown = self.root.show(directory)
+                recalled[directory] = (refusal.problem.at(shown, skill.path),)
+        self.skills.replace(recalled, {})
+        self._unattached.replace(recalled, recalled)
+        return bool(recalled)
+
     def _refuse(self, subtree: str, scan: Scan, known: Mapping[str, Skill]) -> None:
         """Remove refused skills, lest they hide others, and their files from those around them."""
         refused: list[str] = []
@@ -238,7 +250,7 @@ class RootState:
             skill = without_nested(whole, withheld, self.root)
             skill = scan.skills[directory] = unchanged(known.get(directory), skill)
             # a full scan passes all through the gate again: a certificate may have expired
-            if subtree and known.get(directory) is skill:
+            if subtree and known.get(directory) is skill and not withheld:
                 continue
             refusal = self._refusal(skill)
             if refusal is not None and withheld:

@@ -49,8 +49,8 @@ class SkillSet(Protocol):
         """Scan again the skill of a file whose bytes differ from the scanned ones."""
         ...
 
-    def advisory_on(self, skill: Skill | str, /) -> Advisory | None:
-        """Return the advisory on a skill of any snapshot, or on the refused one at a path."""
+    def advisory_on(self, skill: Skill | str, digest: str = "", /) -> Advisory | None:
+        """Return the advisory on a skill of any snapshot, or on a digest or refusal at a path."""
         ...
 
     def unread_sources(self) -> Sequence[str]:

@@ -42,8 +42,6 @@ def _read(root: str) -> frozenset[str]:
         raw, _ = read_regular(os.path.join(root, SWITCHES), _MAX_BYTES)
     except FileNotFoundError:
         return frozenset()
-    if len(raw) > _MAX_BYTES:
-        raise OSError(errno.EFBIG, f"larger than {_MAX_BYTES:,} bytes")
     if b"\0" in raw:
         raise OSError(errno.EILSEQ, "not UTF-8")
     lines = (line.strip().strip("/") for line in raw.decode("utf-8-sig", "replace").splitlines())

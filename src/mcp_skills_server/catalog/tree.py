@@ -73,8 +73,8 @@ class Walk:
 
     Directories outside of skills are visited as they are iterated over, once, while their parent is
     open: a root may hold very many skills, and only one is in memory at a time. `most_files` are
-    kept of one directory. `hidden` also enters dot folders outside of skills. `entering` is called
-    for each directory below the first one.
+    kept of one directory, beside a SKILL.md. `hidden` also enters dot folders outside of skills.
+    `entering` is called for each directory below the first one.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Walk:
                     elif entry.is_dir(follow_symlinks=False):
                         inner.append(name)
                     elif entry.is_file(follow_symlinks=False):
-                        if len(files) > self._most_files and name.lower() not in _ALWAYS_KEPT:
+                        if len(files) >= self._most_files and name.lower() not in _ALWAYS_KEPT:
                             here.surplus += 1
                             continue
                         if by_descriptor:  # elsewhere (Windows) an entry's own stat has no inode
@@ -139,12 +139,14 @@ class Walk:
         here.is_skill = here.holds_manifest or _SKILL_MD_FOLDED in map(str.lower, files)
         inside = inside or here.is_skill
         if unserved and not inside:
-            ignored = here.named("ignored folder")
-            dotted = [name for name in ignored if is_entered(name, hidden=True)]
-            if self._hidden:
-                inner += dotted
-            else:
-                unserved.update(dict.fromkeys(dotted, "dotted"))
+            for name in here.named("ignored folder"):
+                if not is_entered(name, hidden=True):
+                    continue
+                if self._hidden:
+                    del unserved[name]
+                    inner.append(name)
+                else:
+                    unserved[name] = "dotted"
         if depth <= 0:
             here.is_truncated = bool(inner)
         elif inner:

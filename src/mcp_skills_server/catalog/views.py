@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 from weakref import ref
@@ -208,10 +209,11 @@ class GrantedSkills:
         """Return None: grants are not kept between processes."""
         return
 
-    def advisory_on(self, skill: Skill | str) -> Advisory | None:
+    def advisory_on(self, skill: Skill | str, digest: str = "") -> Advisory | None:
         """Return the advisory on a skill or path that these permissions can read, or None."""
-        path = skill if isinstance(skill, str) else skill.path
-        return self._views.registry.advisory_on(skill) if self.permissions.can_read(path) else None
+        if not self.permissions.can_read(skill if isinstance(skill, str) else skill.path):
+            return None
+        return self._views.registry.advisory_on(skill, digest)
 
     def rescan(self, path: str) -> Changes:
         """Run `Registry.rescan` and return the filtered changes."""
@@ -283,7 +285,8 @@ class FilteredSkills:
         """Return a skill without the nested skills that have no grant of their own."""
         can_read = self.permissions.can_read
         withheld = [nested for nested in skill.nested if not can_read(f"{skill.path}/{nested}")]
-        return without_nested(skill, withheld, self._registry.roots[skill.root])
+        left = without_nested(skill, withheld, self._registry.roots[skill.root])
+        return left if left is skill else replace(left, whole=skill)
 
     def _rebuild(self, whole: Snapshot) -> None:
         """Rebuild the filtered snapshot from `whole`; the same object if nothing differs."""
@@ -294,6 +297,8 @@ class FilteredSkills:
         made: dict[str, Skill] = {}
         for path in self._readable:
             skill, kept = whole.skills[path], own.get(path)
+            if kept is not None and self.advisory_on(kept):
+                kept = None  # only a withheld file differs from the recalled version
             # neither the registry's own object nor made from it: made from an earlier one
             if kept is None or (kept is not skill and before.get(path) is not skill):
                 left = self._without_withheld(skill)

@@ -151,9 +151,6 @@ def read(path: str, *, again: bool = False) -> Configuration:
     except OSError as error:
         hint = "give the path of a TOML file that you may read"
         raise _one_fault(path, 0, f"it cannot be read ({error.strerror})", hint) from None
-    if len(raw) > _MAX_BYTES:
-        what = f"it has more than {_MAX_BYTES:,} bytes"
-        raise _one_fault(path, 0, what, "give the path of a configuration file")
     return parse(raw, path)
 
 

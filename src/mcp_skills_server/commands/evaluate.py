@@ -19,19 +19,9 @@ from mcp_skills_server.authoring.judges import CommandJudge
 from mcp_skills_server.authoring.tokens import token_counter
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.commands.fields import (
-    many,
-    option,
-    takes,
-    text,
-)
+from mcp_skills_server.commands.fields import many, option, takes, text
 from mcp_skills_server.commands.opening import load_registry
-from mcp_skills_server.commands.options import (
-    TextOptions,
-    index_of,
-    named_skill,
-    roots_argument,
-)
+from mcp_skills_server.commands.options import TextOptions, index_of, named_skill, roots_argument
 from mcp_skills_server.commands.outputs import OutputOptions, evaluate_outputs, remark_cost
 from mcp_skills_server.commands.printing import (
     progress,
@@ -167,8 +157,6 @@ def _given_cases(registry: Registry, patterns: Sequence[str]) -> list[tuple[Skil
             except OSError as error:
                 hint = "name a file with a trigger set"
                 raise UsageError(f"{name}: cannot be read ({error.strerror}); {hint}") from None
-            if len(raw) > _MAX_BYTES:
-                raise UsageError(f"{name}: has more than {_MAX_BYTES:,} bytes; split it")
             cases = evaluation.read_cases(raw, name)
             given += [(_skill_of(registry, case.skill, file), case) for case in cases]
     return given

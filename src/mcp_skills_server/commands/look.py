@@ -41,6 +41,7 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.installation import shell_command
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
+from mcp_skills_server.model.skill import whole_digest
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.validation.explanations import EXPLANATIONS
 
@@ -235,6 +236,7 @@ def show(options: TextOptions, arguments: tuple[str, ...]) -> None:
             for path, file in skill.files.items()
         ],
         "problems": [problem._asdict() for problem in problems],
+        "digest": whole_digest(skill),
         "revision": registry.roots[skill.root].revision or None,
         "listed": listed,
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",

@@ -145,15 +145,12 @@ class OpenedRoots:
 
     def reread_advisories(self, path: str | None) -> str:
         """Apply the file of advisories as it is now. Return the reason of a refusal, or ""."""
-        recalls, before = self.registry.recalls, self.registry.recalls.advisories
         try:
-            recalls.replace(read_advisories(path))
+            advisories = read_advisories(path)
         except UsageError as error:
             return f"{error}; the former advisories stay in force"
-        if recalls.advisories != before:
-            self.registry.loaded.wait()
-            self.registry.refresh()
-            logger.info("%s was reloaded; its advisories: %d", path, len(recalls.advisories))
+        if self.registry.recall(advisories):
+            logger.info("%s was reloaded; its advisories: %d", path, len(advisories))
         return ""
 
 
@@ -204,15 +201,10 @@ def open_roots(
 
         pins = Pins(dict(zip(folders, locked, strict=True)))
         gates.insert(0, pins)
+    limits, gate = limits_of(options), all_of(gates)
+    index = index_of(options.cache_dir) if indexed else None
     recalls = Recalls(read_advisories(options.advisories), is_locked=locked is not None)
-    registry = Registry(
-        roots,
-        limits_of(options),
-        index=index_of(options.cache_dir) if indexed else None,
-        gate=all_of(gates),
-        sources=mirrors,
-        recalls=recalls,
-    )
+    registry = Registry(roots, limits, index=index, gate=gate, sources=mirrors, recalls=recalls)
     _check_separate(by_folder, registry)
     scripts = {
         folder: rule.scripts for folder, rule in by_folder.items() if rule.scripts is not None
@@ -372,10 +364,8 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
         registry = opened.registry
         registry.load()
         if unserved := opened.pins.unserved(registry, registry.snapshot.skills):
-            reasons = {
-                problem.skill: f"{problem.message} [{problem.code}]"
-                for problem in registry.snapshot.problems
-            }
+            problems = registry.snapshot.problems
+            reasons = {problem.skill: f"{problem.message} [{problem.code}]" for problem in problems}
             reason = reasons.get(unserved[0], "it is not there")
             reason += more_suffix(len(unserved) - 1)
             hint = "see 'diff --lock', then 'update', or leave out --frozen"

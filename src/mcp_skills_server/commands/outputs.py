@@ -69,27 +69,26 @@ def evaluate_outputs(options: OutputOptions, registry: Registry) -> int:
     if options.judge is None or options.cases or options.form == "junit":
         hint = "give --judge COMMAND, and leave out --cases and --format junit"
         raise UsageError(f"--outputs grades evals/evals.json by a program; {hint}")
-    folder = Path(os.path.realpath(options.benchmark)) if options.benchmark else None
-    if folder is not None and any(folder.is_relative_to(root.path) for root in registry.roots):
-        raise UsageError(f"--benchmark {folder}: lies in a root of skills; name a folder outside")
     plans, answers = _planned(options, registry), index_of(options.cache_dir)
     judge = OutputJudge(options.judge, "outputs", options.judge_timeout, answers)
     asked = [(question, run) for plan in plans for _, question, run in plan.slots]
-    gradings = iter(judge.grade(asked, options.concurrency, options.max_calls))
+    try:
+        gradings = iter(judge.grade(asked, options.concurrency, options.max_calls))
+    finally:
+        remark_cost(judge)
     reports: list[dict[str, Any]] = []
     for plan in plans:
         runs = [{**labels, **next(gradings)} for labels, _, _ in plan.slots]
         report = lift.benchmark(plan.skill.name, registry.place(plan.skill), runs)
-        lift.remember(answers, plan.files, report["notes"])
+        lift.remember(answers, registry.digest_over(plan.skill), report)
         reports.append(report)
         for sentence in report["notes"] if options.form == "table" else ():
             say(f"{plan.skill.path}: {sentence}")
-        if folder is not None:
-            _write(folder / plan.skill.path / "benchmark.json", report)
+        if plan.target is not None:
+            _write(plan.target, report)
     if options.form == "json":
         usage = {"cost_usd": judge.cost_usd, "judge_runs": judge.program_runs}
         say_json({"benchmarks": reports, **usage})
-    remark_cost(judge)
     return int(any(note.startswith("harms") for report in reports for note in report["notes"]))
 
 
@@ -97,14 +96,16 @@ def remark_cost(judge: JudgeProgram) -> None:
     """Say on stderr how often the judge ran, and what it cost."""
     cost = f"{judge.cost_usd:.4f} USD as far as it says so"
     remark(f"{judge.program_runs:,} runs of the judge, {cost}")
+    if judge.uncached:
+        remark(f"{judge.uncached:,} answers could not be cached, and are asked for again next time")
 
 
 class _Plan(NamedTuple):
     """The runs for one skill: the labels in its benchmark, the question and the number of each."""
 
     skill: Skill
-    files: Files
     slots: Sequence[tuple[dict[str, Any], bytes, int]]
+    target: Path | None  # the file of its benchmark
 
 
 def _planned(options: OutputOptions, registry: Registry) -> list[_Plan]:
@@ -112,18 +113,19 @@ def _planned(options: OutputOptions, registry: Registry) -> list[_Plan]:
     plans: list[_Plan] = []
     snapshot = registry.snapshot
     for path in snapshot.paths(Standing.LENIENT):
-        skill = snapshot.skills[path]
+        skill = _alone(registry, snapshot.skills[path])
         if _EVALS_FILE not in skill.files:
             continue
-        root, files = registry.roots[skill.root], _files(registry, skill)
-        evals = lift.read_evals(files[_EVALS_FILE][0], root.show(skill.files[_EVALS_FILE].location))
+        root, files = registry.roots[skill.root], files_of(registry, skill)
+        where = root.show(skill.files[_EVALS_FILE].location)
+        evals = lift.read_evals(files[_EVALS_FILE][0], where, files)
         if not evals:
             remark(f"passed over: {path}: its evals have no assertions")
             continue
         versions: dict[str, Files | None] = {lift.WITH: files, lift.WITHOUT: None}
         if old_root is not None:
             earlier = old_root.snapshot.skills.get(path)
-            old = _files(old_root, earlier) if earlier is not None else None
+            old = earlier and files_of(old_root, _alone(old_root, earlier))
         else:
             old = lift.last_version(root.path, registry.place(skill), skill.nested, files)
         if old is None:
@@ -136,21 +138,31 @@ def _planned(options: OutputOptions, registry: Registry) -> list[_Plan]:
             for number in range(1, options.runs + 1):
                 labels = {"configuration": configuration, "run_number": number}
                 slots.append(({**of_eval.named, **labels}, question, number))
-        plans.append(_Plan(skill, files, slots))
+        plans.append(_Plan(skill, slots, _target(options.benchmark, path, registry)))
     if not plans:
         hint = 'write {"evals": [{"prompt": "...", "expectations": ["..."]}]}'
         raise UsageError(f"no skill has an {_EVALS_FILE} with assertions; {hint}")
     return plans
 
 
-def _files(registry: Registry, skill: Skill) -> Files:
-    root = registry.roots[skill.root]
-    return files_of(registry, without_nested(skill, skill.nested, root))
+def _alone(registry: Registry, skill: Skill) -> Skill:
+    return without_nested(skill, skill.nested, registry.roots[skill.root])
+
+
+def _target(folder: str | None, path: str, registry: Registry) -> Path | None:
+    """Return where to write the benchmark of the skill at `path`; UsageError if in a root."""
+    if folder is None:
+        return None
+    file = Path(os.path.realpath(Path(folder, path, "benchmark.json")))
+    if any(file.is_relative_to(root.path) for root in registry.roots):
+        raise UsageError(f"--benchmark {file}: lies in a root of skills; name a folder outside")
+    return file
 
 
 def _write(file: Path, report: dict[str, Any]) -> None:
+    text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, (json.dumps(report, ensure_ascii=False, indent=2) + "\n").encode(), None)
+        replace_file(file, text.encode("utf-8", "replace"), None)
     except OSError as error:
         raise UsageError(f"{file}: cannot be written ({error.strerror})") from None

@@ -19,10 +19,9 @@ from unicodedata import category, east_asian_width, normalize
 
 import click
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import PROGRAM, UsageError
 from mcp_skills_server.model import printable
 
-_PROGRAM: Final = "mcp-skills-server"
 _MAX_LENGTH: Final = 100
 _MIN_LENGTH: Final = 20
 """Columns that the last cell keeps on a narrow terminal."""
@@ -168,7 +167,7 @@ def more_suffix(count: int, hint: str = "") -> str:
 
 def remark(text: str) -> None:
     """Print one line about the command itself, on stderr and under the program's name."""
-    say(f"{_PROGRAM}: {text}", err=True)
+    say(f"{PROGRAM}: {text}", err=True)
 
 
 @contextmanager

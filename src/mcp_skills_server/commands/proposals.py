@@ -90,9 +90,11 @@ def show(options: LookOptions, id_: str) -> None:
     store = _store(options)
     reviewed = _reviewed(options, store, id_)
     proposal = reviewed.proposal
+    measured = lift.recall(index_of(None), reviewed.digest)
     texts = {path: raw.decode("utf-8", "replace") for path, raw in store.files(proposal).items()}
     if options.form == "json":
         notes = {key: getattr(reviewed, key) for key in ("problems", "scripts", "alike")}
+        notes["lift"] = measured
         files = {**texts, **dict.fromkeys(proposal.removed)}  # null for a removed file
         say_json({**proposal.as_json(), "files": files, **notes, "outdated": reviewed.is_outdated})
         return
@@ -106,7 +108,7 @@ def show(options: LookOptions, id_: str) -> None:
     if reviewed.is_outdated:
         say("  outdated: the skill has changed since; it cannot be approved")
     notes = {"wrong": reviewed.problems, "script": reviewed.scripts, "alike": reviewed.alike}
-    notes["lift"] = lift.recall(index_of(None), reviewed.after)
+    notes["lift"] = measured
     for name, lines in notes.items():
         for line in lines:
             say(f"  {name}: {line}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from itertools import chain
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal
 
 import click
 
@@ -13,7 +14,8 @@ from mcp_skills_server.commands.fields import output_format, takes
 from mcp_skills_server.commands.options import ConfigOptions, RecallOptions
 from mcp_skills_server.commands.printing import remark, say, say_json, say_table
 from mcp_skills_server.errors import UsageError, plural
-from mcp_skills_server.model import printable
+from mcp_skills_server.format.fields import mapping
+from mcp_skills_server.model import Json, printable
 from mcp_skills_server.model.decoding import load_json
 
 _GIVEN: Final = frozenset(("load", "read", "run"))
@@ -70,14 +72,10 @@ def _search(path: str, recalled: Collection[str]) -> Iterator[tuple[tuple[str, .
     try:
         with open(path, "rb") as log:
             while line := log.readline(_MAX_LINE):
-                try:
-                    record = load_json(line)
-                except ValueError:
-                    record = None
-                if not isinstance(record, dict):
-                    unread += 1
-                    continue
-                fields = cast("dict[str, Any]", record)
+                fields: dict[str, Json] = {}
+                with suppress(ValueError):
+                    fields = mapping(load_json(line))
+                unread += not fields
                 digests = [str(fields.get(key)) for key in ("skill_digest", "digest")]
                 known = [digest for digest in digests if digest in recalled]
                 if known and fields.get("event") in _GIVEN:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
@@ -44,6 +44,7 @@ _DAY_S: Final = 86_400.0
 _STOP_S: Final = 1.0
 _RETRY_S: Final = 30.0
 """Seconds between attempts to fetch what the lock file names."""
+_FileStates: TypeAlias = list[tuple[int, ...] | None]
 
 
 class Reloader:
@@ -118,29 +119,27 @@ class Reloader:
         except click.ClickException as error:
             troubles.append(f"{error.format_message()}; the configuration stays as it was")
         was, now = before.params["config"], self._context.params["config"]
-        tokens: list[Token] | None = None
+        new_tokens: list[Token] | None = None
         wrong: Sequence[tuple[str, str]] = ()
         try:
-            tokens, wrong = self._new_tokens()
+            new_tokens, wrong = self._new_tokens()
         except UsageError as error:
             troubles.append(f"{error}; the tokens stay as they were")
         if wrong:
             in_force = "all other lines are in force"
-            if tokens is None:
+            if new_tokens is None:
                 in_force = "the tokens stay as they were"
             troubles.append(f"{wrong[0][1]}{more_suffix(len(wrong) - 1)}; {in_force}")
         grants: Sequence[Grant] | None = None
         if now and self._views.grants not in (None, now.grants):
             grants = now.grants
-        self._swap(tokens, grants)
+        self._swap(new_tokens, grants)
         for trouble in troubles:  # logged after the valid changes are in force
             logger.warning("%s", trouble)
         if was and now and was != now:
             self._apply(before, was, now)
-        if refused := self._relock():
-            logger.warning("%s", refused)
-            troubles.append(refused)
-        if refused := self._opened.reread_advisories(before.params["advisories"]):
+        advisories = before.params["advisories"]
+        for refused in filter(None, (self._relock(), self._opened.reread_advisories(advisories))):
             logger.warning("%s", refused)
             troubles.append(refused)
         if self.refused and not troubles:
@@ -223,7 +222,7 @@ class Reloader:
         """True if there is any file to follow."""
         return bool(self._read_state)
 
-    def _stat_files(self) -> list[tuple[int, ...] | None]:
+    def _stat_files(self) -> _FileStates:
         """Return a stat signature of each file; None for one that is missing."""
         params = self._context.params
         files = [params["config"] and params["config"].file, self._opened.lock]
@@ -236,7 +235,7 @@ class Reloader:
         polled = self._read_state
         tokens: Collection[Token] = ()
         if self._http is not None:
-            tokens = self._http.tokens
+            tokens = self._http.tokens  # the live collection, which a reload changes
         while True:
             try:
                 self._requests.get(timeout=_POLL_S if self._read_state or tokens else None)
@@ -246,23 +245,28 @@ class Reloader:
             if self._is_stopped:
                 return
             # stat before reading, so that a write in between counts as another change
-            before, polled = polled, self._stat_files()
+            previous, polled = polled, self._stat_files()
             if time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
                 warn_of_expiry(tokens, self._warned)
             try:
-                if not is_requested and polled == self._read_state:
-                    # never while a change is waiting: a fetch may block for long
-                    if time.monotonic() < self._retry_at or self._relock():
-                        continue
-                elif not is_requested and polled != before:
-                    continue  # it is still changing
+                if not is_requested and not self._is_due(previous, polled):
+                    continue
                 self._read_state = polled
                 self.reload()
                 if is_requested:
                     self._opened.poll_now()
             except Exception:  # a bug must not end the polling
                 logger.exception("the configuration could not be reloaded")
+
+    def _is_due(self, previous: _FileStates, polled: _FileStates) -> bool:
+        """Tell whether to reload after two polls of the files, or after a late fetch of the lock's.
+
+        The fetch may block for long, so it is never tried while a change waits to be read.
+        """
+        if polled != self._read_state:
+            return polled == previous  # otherwise a file is still changing
+        return time.monotonic() >= self._retry_at and not self._relock()
 
 
 def _signature(path: str) -> tuple[int, ...] | None:

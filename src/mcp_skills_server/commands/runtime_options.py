@@ -282,8 +282,8 @@ def _local(folder: str, model: str | None) -> Embedder:
 
 
 def _endpoint(url: str, model: str | None) -> Embedder:
+    from mcp_skills_server.access.hosts import is_loopback
     from mcp_skills_server.runtime.embeddings.models import Endpoint
-    from mcp_skills_server.sources.addresses import is_loopback
 
     try:
         parts = urlsplit(url)

@@ -87,6 +87,7 @@ def run(options: RunOptions, root: str, words: tuple[str, ...]) -> int:
     target = named_skill(registry, skill)
     copies = _copies(options, args)
     # The user who types the command allows the run; a client of a server does not.
+    # `run` has no options of `serve` about approval, so its own are copied one by one.
     chosen = {name: value for name, value in vars(options).items() if hasattr(RuntimeOptions, name)}
     allowed = RuntimeOptions(**chosen, allow_scripts=True)
     with Runtime(registry, scripts=script_settings(allowed)) as runtime:
@@ -227,6 +228,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
             if (approval.origin, approval.skill) != (origin, skill.path)
         ]
         if options.revoke:
+            # the digest alone allows scripts, so an approval at another path would still hold
             return [other for other in others if (other.origin, other.digest) != (origin, digest)]
         return [*others, Approval(origin, skill.path, digest, float(int(time.time())))]
 

@@ -99,6 +99,7 @@ def _make_app(
 ) -> HttpApp:
     """Build an application of the page alone; its one user signs in with the secret."""
     from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.commands.options import index_of
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.attachment import Attachment
     from mcp_skills_server.web.app import make_app, mcp_part
@@ -119,7 +120,10 @@ def _make_app(
     secret_hash = hashlib.sha256(secret.encode()).digest()
     sessions = PageSessions(front.policy, front.limits.quotas, secret_hash=secret_hash)
     states = opened.source_states
-    page = WebPage(runtime, settings, views, sessions, site_states=states, counts=counts)
+    answers = index_of(options.cache_dir)
+    page = WebPage(
+        runtime, settings, views, sessions, site_states=states, counts=counts, answers=answers
+    )
     probes = Probes(registry, lambda _: False, site_states=states)
     return make_app([mcp_part(attachment), page.part()], probes, front, runtime.events)
 

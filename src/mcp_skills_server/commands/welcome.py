@@ -21,7 +21,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import Options, option, takes
 from mcp_skills_server.commands.printing import remark, say, say_lines, writing
 from mcp_skills_server.durable import write_folder
-from mcp_skills_server.errors import UsageError, plural
+from mcp_skills_server.errors import PROGRAM, UsageError, plural
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import shell_command
@@ -31,7 +31,6 @@ from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENC
 
 _OTHERS: Final = ("skills", ".agent/skills", ".goose/skills", ".roo/skills")
 """Further usual folders of skills, below the home folder or a project, beside `Host.native`."""
-_PROGRAM: Final = "mcp-skills-server"
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
 
@@ -56,11 +55,11 @@ def say_folders() -> None:
     """Print on stderr the skill folders of this machine, each with the command to install it."""
     folders = skill_folders()
     if not folders:
-        say(f"No skills in the usual folders. Begin with one: {_PROGRAM} new my-skill", err=True)
+        say(f"No skills in the usual folders. Begin with one: {PROGRAM} new my-skill", err=True)
         return
     say("Skills on this machine:", err=True)
     for folder, count in folders.items():
-        command = shell_command([_PROGRAM, "install", "HOST", str(folder)])
+        command = shell_command([PROGRAM, "install", "HOST", str(folder)])
         say(f"  {plural(count, 'skill'):>12}  {command}", err=True)
 
 
@@ -80,13 +79,13 @@ def usual_roots() -> tuple[str, ...]:
 
 
 _WELCOME: Final = f"""\
-{_PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every MCP host.
+{PROGRAM} serves folders of Agent Skills (directories with a {SKILL_MD}) to every MCP host.
 
-  {_PROGRAM} install claude-desktop DIR    have a host start it (--help names the hosts)
-  {_PROGRAM} serve DIR                     speak MCP on stdin and stdout; --transport http
-  {_PROGRAM} ui DIR                        look at the skills in a browser
-  {_PROGRAM} validate DIR                  what is wrong, and how to fix it
-  {_PROGRAM} --help                        everything else
+  {PROGRAM} install claude-desktop DIR    have a host start it (--help names the hosts)
+  {PROGRAM} serve DIR                     speak MCP on stdin and stdout; --transport http
+  {PROGRAM} ui DIR                        look at the skills in a browser
+  {PROGRAM} validate DIR                  what is wrong, and how to fix it
+  {PROGRAM} --help                        everything else
 """
 
 
@@ -130,7 +129,7 @@ def new(options: NewOptions, name: str) -> None:
         raise UsageError(f"{shown} exists already; choose another name or --directory")
     with writing(shown, "choose another --directory"):
         write_folder(folder, {path: (text.encode(), False) for path, text in files.items()})
-    check = shell_command([_PROGRAM, "validate", shown, "--strict"])
+    check = shell_command([PROGRAM, "validate", shown, "--strict"])
     remark(f"made {shown} with {' and '.join(files)}")
     remark(f"next, fill in {SKILL_MD} there and run: {check}")
 
@@ -177,4 +176,4 @@ def completion(context: click.Context, shell: str) -> None:
     """
     root, complete = context.find_root(), get_completion_class(shell)
     if complete is not None:
-        say_lines(complete(root.command, {}, root.info_name or _PROGRAM, _VARIABLE).source())
+        say_lines(complete(root.command, {}, root.info_name or PROGRAM, _VARIABLE).source())

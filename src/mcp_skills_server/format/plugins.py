@@ -17,8 +17,6 @@ from mcp_skills_server.model.decoding import is_too_deep
 _NAME: Final = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?")
 _SERVED_NAME: Final = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,62}[A-Za-z0-9])?", re.ASCII)
 """Names of which Claude Code loads the plugin, and that are one segment of a skill path."""
-MAX_BYTES: Final = 1 << 20
-"""Size of the largest manifest that is read."""
 _BOM: Final = "\ufeff"
 _FAULT: Final = "plugin-manifest"
 
@@ -55,8 +53,6 @@ class Layout:
 
 def parse(raw: bytes) -> tuple[dict[str, Json], list[Problem]]:
     """Return the members of a manifest, none if it is not a JSON object, and its problems."""
-    if len(raw) > MAX_BYTES:
-        return {}, [problem(_FAULT, f"it has more than {MAX_BYTES:,} bytes", hint="shorten it")]
     problems: list[Problem] = []
     line, scanned = 1, 0
 

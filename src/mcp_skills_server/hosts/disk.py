@@ -58,8 +58,6 @@ def read(path: Path) -> HostFile:
         return HostFile(target, None, None)
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}; {_REMEDY}") from None
-    if len(raw) > _MAX_SIZE:
-        raise UsageError(f"larger than {_MAX_SIZE >> 20} MiB; {_REMEDY}")
     return HostFile(target, raw, status)
 
 

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, cast
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import PROGRAM, UsageError
 from mcp_skills_server.hosts import jsontext, tomltext
 from mcp_skills_server.hosts.table import Host
 
 _BOM: Final = "\ufeff"
 _CORRECT: Final = "correct it there and run the command again"
-_PROGRAM: Final = "mcp-skills-server"
 _OURS: Final = re.compile(r"mcp_skills_server|mcp-skills-server(?:[@\[=<>~!].*)?")
 """This server's module, or its program, perhaps with an extra or a version."""
 _STARTER: Final = re.compile(r"(?:python|pypy|py)[0-9.]*t?w?|uvx|uv|pipx")
@@ -27,8 +26,8 @@ _LAUNCHER: Final = re.compile(
     rf"(?:(?:uvx|uv\0tool\0run|pipx\0run)\0(?:--(?:from|spec)\0{_PACKAGE}\0)?)?{_PACKAGE}"
 )
 """Words, joined by NUL, that run exactly this package, without an addition or another index."""
-_PLAIN: Final = re.compile(r"(?s)--(?:in|ex)clude=.*|(?!-|mcp\+).*")
-"""An argument that is a root, but no other server, or chooses skills."""
+_READS: Final = re.compile(r"(?s)--(?:in|ex)clude=.*|(?!-|mcp\+).*")
+"""An argument that chooses skills, or a root; a root at `mcp+` would start another server."""
 _SUFFIX: Final = re.compile(r"\.(?:exe|cmd|bat)\Z")
 
 
@@ -83,6 +82,7 @@ def install(
     elif not _is_ours(old, host, command, url_of(entry, host)):
         raise UsageError(f"{name!r} is another server there; choose another name with --name")
     elif bool(command_line_of(old)) != bool(command_line_of(entry)):
+        # keys for a command are wrong beside a URL, so the entry begins anew
         return install(uninstall(raw, host, name, command), host, name, entry, command)
     if host.form == "toml":
         new = tomltext.put(text, host.section, name, entry)
@@ -123,19 +123,21 @@ def uninstall(
 
 
 def entries_of(
-    raw: bytes | None, host: Host, command: Sequence[str], remote: str
+    raw: bytes | None, host: Host, command: Sequence[str], name: str
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the entries of a file that start this server, by name, and `remote` if it has a URL.
+    """Return the entries of a file that start this server, by name, and that of `name` with a URL.
 
     Raises:
         UsageError: the file is broken.
     """
     _, text = _text(raw)
     entries = _entries(_read(text, host), host)
-    ours = [name for name in entries if starts_this_server(command_line_of(entries[name]), command)]
-    if isinstance(url_of(entries.get(remote), host), str):
-        ours.append(remote)
-    return {name: entries[name] for name in ours}
+    return {
+        key: entry
+        for key, entry in entries.items()
+        if starts_this_server(command_line_of(entry), command)
+        or (key == name and isinstance(url_of(entry, host), str))
+    }
 
 
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
@@ -220,7 +222,7 @@ def starts_this_server(words: Sequence[str], command: Sequence[str]) -> bool:
     if not words:
         return False
     first = _base(words[0])
-    if first == _PROGRAM:
+    if first == PROGRAM:
         return True
     if "serve" not in words or not _STARTER.fullmatch(first):
         return False
@@ -235,7 +237,7 @@ def only_reads_skills(words: Sequence[str], command: Sequence[str]) -> bool:
     at = words.index("serve") if "serve" in words else 0
     launcher = list(words[:at])
     is_ours = launcher == [*command] or _LAUNCHER.fullmatch("\0".join(launcher)) is not None
-    return is_ours and all(map(_PLAIN.fullmatch, words[at + 1 :]))
+    return is_ours and all(map(_READS.fullmatch, words[at + 1 :]))
 
 
 def _base(word: str) -> str:

@@ -29,6 +29,26 @@ def load_toml(text: str) -> dict[str, Any]:
     return _bounded(partial(tomllib.loads, text))
 
 
+def load_tables(text: str, version: int, key: str) -> list[dict[str, Any]]:
+    """Decode TOML that has `version` and the tables `[[key]]`, and nothing else.
+
+    Raises:
+        ValueError: it is something else; the message has the reason and the place.
+    """
+    content = load_toml(text)
+    given, entries = content.get("version", "missing"), content.get(key, [])
+    if type(given) is not int or given != version:
+        raise ValueError(f"its version is {given}, and this program reads {version}")
+    if unknown := content.keys() - {"version", key}:
+        raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
+    if not isinstance(entries, list):
+        raise ValueError(f"{key!r} is not a list of tables; write [[{key}]]")
+    for number, entry in enumerate(cast("list[object]", entries), 1):
+        if not isinstance(entry, dict):
+            raise ValueError(f"{key} {number} is not a table")
+    return cast("list[dict[str, Any]]", entries)
+
+
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):

@@ -161,6 +161,7 @@ class Skill:
         origin: the site or archive that it comes from, also when `fetch` put it into a folder; None
             for a skill of the operator's own. It may be a local path: others see `identity.origin`.
         nested: directories in it that hold anything named SKILL.md, by their path in the skill.
+        whole: the skill with the files that a client is not served, too; None if none are missing.
     """
 
     path: str
@@ -173,6 +174,7 @@ class Skill:
     empty: tuple[str, ...] = ()
     origin: str | None = None
     nested: tuple[str, ...] = ()
+    whole: Skill | None = None
 
     @property
     def frontmatter(self) -> Mapping[str, Json]:
@@ -224,6 +226,10 @@ class Skill:
 
 @lru_cache(1024)  # the files of one skill are read one after the other
 def whole_digest(skill: Skill) -> str:
-    """Return the digest of all files of a skill, "" if the scan could not read one."""
-    digests = skill.digests
-    return combined_digest(digests) if len(digests) == len(skill.files) else ""
+    """Return the digest of all files of a skill, "" if the scan could not read one.
+
+    It is the same for every client, also for one that may read only a part of the skill.
+    """
+    whole = skill.whole or skill
+    digests = whole.digests
+    return combined_digest(digests) if len(digests) == len(whole.files) else ""

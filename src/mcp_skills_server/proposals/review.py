@@ -31,6 +31,7 @@ class Review(NamedTuple):
     scripts: Sequence[str]  # the files that could run, or that a script may load
     alike: Sequence[str]  # skills with the same name or a similar description
     is_outdated: bool  # the skill has changed since, so the proposal cannot be approved
+    digest: str  # of the result, as lock files use it
 
 
 def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: Snapshot) -> Review:
@@ -38,7 +39,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: S
     root = root_of(registry, proposal)
     skill = registry.of_root(root).skills.get(proposal.name)
     before: Files = {}
-    base, alike = "", list[str]()
+    base, digest, alike = "", "", list[str]()
     if skill is not None:
         skill = without_nested(skill, skill.nested, root)
         before, base = files_of(registry, skill), registry.digest_over(skill)
@@ -51,6 +52,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: S
         tried = next(iter(alone.snapshot.skills.values()), None)
         if tried is not None:
             alike = _alike(tried, proposal.name, seen)
+            digest = alone.digest_over(tried)
     return Review(
         proposal,
         before,
@@ -60,6 +62,7 @@ def review(registry: Registry, store: ProposalStore, proposal: Proposal, seen: S
         scripts_in(before, after),
         alike,
         is_outdated=proposal.state == "pending" and proposal.base_files != base,
+        digest=digest,
     )
 
 

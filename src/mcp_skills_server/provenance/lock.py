@@ -27,7 +27,7 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.durable import read_regular, replace_file
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, Standing, printable
-from mcp_skills_server.model.decoding import load_toml
+from mcp_skills_server.model.decoding import load_tables
 from mcp_skills_server.model.digests import is_digest
 
 _VERSION: Final = 1
@@ -56,27 +56,14 @@ def parse(text: str) -> tuple[LockedSource, ...]:
     Raises:
         ValueError: the text is not a valid lock file; the message has the reason and the place.
     """
-    content = load_toml(text)
-    version = content.get("version", "missing")
-    if version != _VERSION:
-        raise ValueError(f"its version is {version}, and this program reads {_VERSION}")
-    entries = content.get("source", [])
-    if unknown := content.keys() - {"version", "source"}:
-        raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
-    if not isinstance(entries, list):
-        raise ValueError("'source' is not a list of tables")
-    out = tuple(
-        _source(number, entry) for number, entry in enumerate(cast("list[Any]", entries), 1)
-    )
+    entries = load_tables(text, _VERSION, "source")
+    out = tuple(_source(number, entry) for number, entry in enumerate(entries, 1))
     if len({(source.given, source.revision) for source in out}) < len(out):
         raise ValueError("a source appears twice with one revision")
     return out
 
 
-def _source(number: int, content: Any) -> LockedSource:
-    if not isinstance(content, dict):
-        raise ValueError(f"source {number} is not a table")
-    entry = cast("dict[str, Any]", content)
+def _source(number: int, entry: Mapping[str, Any]) -> LockedSource:
     given, revision, skills = entry.get("from"), entry.get("revision", ""), entry.get("skills", {})
     if (
         not isinstance(given, str)
@@ -121,8 +108,6 @@ def read(path: Path) -> tuple[LockedSource, ...]:
     shown = printable(str(path))
     try:
         raw, _ = read_regular(path, _MAX_BYTES)
-        if len(raw) > _MAX_BYTES:
-            raise UsageError(f"{shown}: over {_MAX_BYTES:,} bytes; give another --lock")
         return parse(raw.decode())
     except FileNotFoundError:
         fault = "no such lock file; 'mcp-skills-server lock ROOT...' makes one"

@@ -29,11 +29,10 @@ _NO_LIMITS: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A skill as an index offers it, with its artifact; `whole` has all files of the skill."""
+    """A skill as an index offers it, with its artifact."""
 
     skill: Skill
     artifact: Artifact
-    whole: Skill
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +74,9 @@ class RetentionPolicy:
 class Artifacts:
     """Artifacts of the latest and of recent editions. Write under the publication's lock."""
 
-    def __init__(
-        self,
-        keeping: RetentionPolicy,
-        clock: Callable[[], float],
-        advisory_on: Callable[[Skill], object],
-    ) -> None:
+    def __init__(self, keeping: RetentionPolicy, clock: Callable[[], float]) -> None:
         self._keeping = keeping
         self._clock = clock
-        self._advisory_on = advisory_on
         self._spool = Spool()
         self._kept: dict[str, tuple[Published, ArtifactSlot]] = {}
         self._retired: dict[str, float] = {}  # since when, by path, the oldest first
@@ -147,8 +140,6 @@ class Artifacts:
             del self._retired[path]
 
     def _is_kept(self, path: str) -> bool:
-        if path in self._kept and self._advisory_on(self._kept[path][0].whole):
-            return False  # recalled since
         since = self._retired.get(path)
         return since is None or self._clock() - since < self._keeping.seconds
 

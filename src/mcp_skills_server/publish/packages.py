@@ -13,10 +13,10 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from mcp_skills_server.errors import PROGRAM
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.model import Json
 
-_PROGRAM: Final = "mcp-skills-server"
 _AUTHOR: Final[Mapping[str, Json]] = {"name": "The mcp-skills-server developers"}
 _PLUGIN_SCHEMAS: Final = "https://agent-plugins.org/schemas/1.0.0"
 _START: Final = '''"""Serve the skills of this bundle, or of the folders given as arguments."""
@@ -106,7 +106,7 @@ def plugin(skills: Mapping[str, Files], name: str, version: str, *, server: bool
     }
     files = {"plugin.json": (_json(manifest), False), **_below_skills(skills)}
     if server:
-        words: list[Json] = [_PROGRAM, "serve", "${PLUGIN_ROOT}/skills"]
+        words: list[Json] = [PROGRAM, "serve", "${PLUGIN_ROOT}/skills"]
         entry: Json = {"type": "stdio", "command": "uvx", "args": words}
         mcp: dict[str, Json] = {
             "$schema": f"{_PLUGIN_SCHEMAS}/mcp.schema.json",

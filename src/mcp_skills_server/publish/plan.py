@@ -102,7 +102,7 @@ def make_plan(
     Nothing is written, so a conflict raises before any change.
 
     Args:
-        folder: its `replaced` is set here.
+        folder: its `replaced` is set here, because its `digest` and its writes depend on it.
         claims: by path, the digests that a file of ours can have.
         now: seconds since the epoch.
         keep_s: retention of an artifact that no index names.
@@ -132,7 +132,7 @@ def make_plan(
             retired[path] = since
         else:
             plan.drop(path)
-    # the folder of a file that is gone may be left
+    # deleting a file that is gone already removes its empty folders
     plan.stale += [path for path, digest in dropped.items() if digest is None]
     plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
     plan.differences.sort(key=lambda difference: difference.path)
@@ -157,13 +157,16 @@ def is_output_path(path: str) -> bool:
     return not {"", ".", ".."} & {*path.split("/")}
 
 
-def _in_the_way(dropped: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """Return the files to delete before `ours` can be put, and the paths that change kind."""
+def _in_the_way(proved: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
+    """Return the files to delete before `ours` can be put, and the paths that change kind.
+
+    `proved` are our files that are not expected any more.
+    """
     files = frozenset(ours)
     folders = {folder for path in files for folder in parent_folders(path)}
     early: list[str] = []
     changed: set[str] = set()
-    for path in dropped:
+    for path in proved:
         blocked = files.intersection(parent_folders(path))  # a file is to be where a folder is
         if path in folders:
             blocked |= {path}

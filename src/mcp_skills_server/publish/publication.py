@@ -77,7 +77,7 @@ class Publication:
         self._lock = threading.Lock()
         self._packed: dict[Skill, Published | str] = {}
         """The result of packing a skill, or the reason for its refusal."""
-        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock, registry.advisory_on)
+        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock)
         self._made_at = 0.0
         self._settled = True
         """Whether all files of the latest edition could be read."""
@@ -165,14 +165,13 @@ class Publication:
         packed_or_reason = self._packed.get(skill)
         if packed_or_reason is None:
             try:
-                packed_or_reason = self._pack_anew(skill)
+                packed_or_reason = self._pack_anew(skill if self._evals else without_evals(skill))
             except ArchiveRefusedError as refused:
                 packed_or_reason = str(refused)
             self._packed[skill] = packed_or_reason
         return packed_or_reason
 
-    def _pack_anew(self, whole: Skill) -> Published:
-        skill = whole if self._evals else without_evals(whole)
+    def _pack_anew(self, skill: Skill) -> Published:
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
@@ -181,7 +180,7 @@ class Publication:
         else:
             suffix, raw = "", read[SKILL_MD]
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
-        published = Published(skill, artifact, whole)
+        published = Published(skill, artifact)
         self._artifacts.put(published, raw)
         return published
 
@@ -189,16 +188,20 @@ class Publication:
 
     def artifact(self, path: str) -> tuple[Published, ArtifactSlot] | None:
         """Return an artifact and its bytes by path, of the latest or a recent edition, or None."""
-        return self._artifacts.get(path)
+        kept = self._artifacts.get(path)
+        return None if kept is None or self._is_recalled(kept[0]) else kept
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:
         """Return the skill of discovery 0.1.0 with this file, of this edition or a recent one."""
-        if name in edition.older and path in edition.skills[name].skill.files:
-            return edition.skills[name]
-        former = self._artifacts.former(name)
-        if former is None or path not in former.skill.files:
-            return None
-        return former
+        current = edition.skills[name] if name in edition.older else None
+        for published in (current, self._artifacts.former(name)):
+            if published is not None and path in published.skill.files:
+                return None if self._is_recalled(published) else published
+        return None
+
+    def _is_recalled(self, published: Published) -> bool:
+        """Tell whether a skill was recalled after it was packed."""
+        return self.registry.advisory_on(published.skill) is not None
 
     def read(self, published: Published, path: str) -> bytes:
         """Read a file's bytes as published, or raise KeyError if they are not retained."""
@@ -237,7 +240,7 @@ def without_evals(skill: Skill) -> Skill:
     if SIGNATURE_FILE in skill.files or not any(path.startswith(EVALS) for path in skill.files):
         return skill
     files = {path: file for path, file in skill.files.items() if not path.startswith(EVALS)}
-    return replace(skill, files=files)
+    return replace(skill, files=files, whole=skill.whole or skill)
 
 
 def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:

@@ -18,8 +18,9 @@ from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.cursors import MAX_BYTES
 from mcp_skills_server.format.dependencies import FIELD
-from mcp_skills_server.format.fields import references
+from mcp_skills_server.format.fields import mapping, references
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
+from mcp_skills_server.model.skill import whole_digest
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.offering import Offering
 from mcp_skills_server.telemetry import events
@@ -27,7 +28,7 @@ from mcp_skills_server.telemetry import events
 _MAX_NEEDED: Final = 64
 """The maximum number of dependencies of one skill that are followed."""
 _MAX_GIVEN: Final = 256
-"""The maximum number of versions of skills that a session remembers, for recalls."""
+"""The maximum number of versions of skills, and of digests, that a session remembers."""
 _MAX_ERRORS: Final = 3
 """The maximum number of unknown names reported by one call, because each one costs a search."""
 
@@ -57,7 +58,10 @@ class ActiveSkills:
         self.change_count = 0
         """The number of loads and unloads so far."""
         self._given: dict[Skill, None] = {}
-        """Each version of a skill that the conversation was given."""
+        """Each version of a skill that the conversation was given in this process."""
+        self.versions: dict[str, str] = {}
+        """The paths of these versions, also of those given by other processes, by the digests of
+        the SKILL.md and of all files."""
         self.reported: set[str] = set()
         """The digests of the advisories that had a notice."""
         self._changing = Lock()
@@ -133,10 +137,11 @@ class ActiveSkills:
             try:
                 return await self._read(offering)
             except UnreadableError:
+                advisory_on = offering.skill_set.advisory_on
                 return {
                     path: entry
                     for path, entry in self._active.items()
-                    if entry.offering is offering
+                    if entry.offering is offering and advisory_on(entry.skill) is None
                 }
 
     async def _read(self, offering: Offering) -> Active:
@@ -159,37 +164,32 @@ class ActiveSkills:
         return self._active
 
     def _remember(self, active: Active) -> None:
-        self._given |= {entry.skill: None for entry in active.values()}
-        while len(self._given) > _MAX_GIVEN:
-            del self._given[next(iter(self._given))]
+        for skill in [entry.skill for entry in active.values()]:
+            self._given[skill] = None
+            digests = skill.files[SKILL_MD].digest, whole_digest(skill)
+            self.versions |= dict.fromkeys(filter(None, digests), skill.path)
+        self._given = dict([*self._given.items()][-_MAX_GIVEN:])
+        self.versions = dict([*self.versions.items()][-_MAX_GIVEN:])
 
-    async def take_recalled(self, offering: Offering) -> list[str]:
-        """Unload recalled skills, and return a notice for each one without a notice so far.
+    def take_recalled(self, offering: Offering) -> list[str]:
+        """Return a notice for each recalled skill that had none so far.
 
-        A session of another process knows only the paths of its skills, so a refused path counts.
+        A ticket of another process has only the paths of its skills, so a refused path counts.
         """
         advisory_on, snapshot = offering.skill_set.advisory_on, offering.skill_set.snapshot
-        served, notices = snapshot.skills, dict[str, str]()
-        reported, gone = set[str](), set[str]()
-        async with self._changing:
-            absent = [path for path in self.paths if path not in served]
-            for subject in (*absent, *self._given):
-                advisory = advisory_on(subject)
-                if advisory is None:
-                    continue
-                path = subject if isinstance(subject, str) else subject.path
-                if path not in served or advisory_on(served[path]):
-                    gone.add(path)  # another version stays loaded
-                if advisory.digest not in self.reported:
-                    notices[path] = _notice(path, advisory, snapshot)
-                    reported.add(advisory.digest)
-            if reported or not gone.isdisjoint(self.paths):
-                self.reported |= reported
-                self.paths = tuple(path for path in self.paths if path not in gone)
-                self._active = {
-                    path: entry for path, entry in self._active.items() if path not in gone
-                }
-                self.change_count += 1
+        subjects: list[tuple[str, Advisory | None]] = [
+            *((path, advisory_on(path)) for path in self.paths if path not in snapshot.skills),
+            *((path, advisory_on(path, digest)) for digest, path in self.versions.items()),
+            *((skill.path, advisory_on(skill)) for skill in self._given),
+        ]
+        notices, reported = dict[str, str](), set[str]()
+        for path, advisory in subjects:
+            if advisory is not None and advisory.digest not in self.reported:
+                notices[path] = _notice(path, advisory, snapshot)
+                reported.add(advisory.digest)
+        if reported:
+            self.reported |= reported
+            self.change_count += 1
         return [*notices.values()]
 
     async def _fresh(
@@ -296,8 +296,7 @@ def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[S
     dependencies: dict[str, Skill] = {}
     missing: dict[str, None] = {}
     for skill in skills:
-        given = skill.frontmatter.get(FIELD)
-        names = references(given.get("skills"), "name") if isinstance(given, dict) else []
+        names = references(mapping(skill.frontmatter.get(FIELD)).get("skills"), "name")
         for name in names[:_MAX_NEEDED]:
             other = identity.lookup(snapshot, name, Standing.LENIENT)
             if other is None:

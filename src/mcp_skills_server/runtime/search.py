@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import View
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime.overlap import group_copies
+from mcp_skills_server.runtime.overlap import Overlap, group_copies, overlaps
 from mcp_skills_server.runtime.search_index import MAX_HITS, SENTENCE_WEIGHTS, SearchIndex, Term
 from mcp_skills_server.runtime.search_text import (
     COMMON_WORDS,
@@ -124,6 +124,12 @@ class FollowedIndex:
             yield indexed
 
 
+_SIMILAR: Final = 20
+"""Results of a search for a description that are compared with its skill."""
+_MIN_OVERLAP: Final = 0.4
+_MAX_CONFUSABLE: Final = 5
+
+
 class Search:
     """A thread-safe search over a set of skills.
 
@@ -161,6 +167,21 @@ class Search:
             NoFullTextError: this Python has no full-text search.
         """
         return [hit.skill for hit in self.find_scored(query, limit, accept, by_meaning=by_meaning)]
+
+    def confusable(
+        self, skill: Skill, accept: Callable[[Skill], bool], rivals: Sequence[Skill] = ()
+    ) -> list[Overlap]:
+        """Return the accepted skills that a model may confuse with this one, the likeliest first.
+
+        `rivals` match the same prompt.
+
+        Raises:
+            NoFullTextError: this Python has no full-text search.
+        """
+        similar = self.find(skill.description or skill.name, _SIMILAR, accept)
+        others = overlaps(skill, dict.fromkeys([*rivals, *similar]))
+        near = [other for other in others if other.share >= _MIN_OVERLAP]
+        return near[:_MAX_CONFUSABLE]
 
     def find_scored(
         self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False

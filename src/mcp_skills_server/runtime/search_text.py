@@ -128,6 +128,11 @@ def matched_fields(skill: Skill, query: str) -> Sequence[tuple[str, Sequence[str
     return fields
 
 
+def matched_words(skill: Skill, query: str) -> list[str]:
+    """Return the words of the query that are in any field of `matched_fields`."""
+    return list(dict.fromkeys(word for _, hits in matched_fields(skill, query) for word in hits))
+
+
 def _has_form(keyword: str, words: Sequence[str], lines: str) -> bool:
     """Return True if one of `words` is another form of `keyword`, by its stem and length."""
     return f"\n{keyword[:_STEM]}" in lines and any(

@@ -172,7 +172,7 @@ class Session(ClosingMixin):
         try:
             request = _Request(offering, {}, progress, client_of(client), owner)
             result = await self._answer(name, arguments or {}, request)
-            for notice in await self.loaded.take_recalled(offering):
+            for notice in self.loaded.take_recalled(offering):
                 result = dialect.with_note(result, notice)
             return result
         finally:

@@ -92,7 +92,7 @@ def _kept_key(path: Path) -> bytes:
                 os.link(made, path)
         finally:
             made.unlink()
-    raw, status = read_regular(path, _KEY_BYTES)
+    raw, status = read_regular(path, 1 << 10)
     reason = untrusted_reason(status)
     if reason or len(raw) != _KEY_BYTES:
         raise OSError(f"{path} {reason or 'holds no key'}; remove it")

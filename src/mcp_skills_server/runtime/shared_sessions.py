@@ -51,6 +51,8 @@ class SessionRecord(BaseModel):
     owner: _Text  # the SHA-256 of the owner, in hex digits; "" for none
     since: FiniteFloat  # the epoch seconds of the list of skills that the model was shown
     skills: Annotated[tuple[_Text, ...], Field(max_length=_MAX_SKILLS)]  # paths, the latest last
+    given: Annotated[dict[_Text, _Text], Field(max_length=_MAX_SKILLS)] = {}
+    """The paths of the versions that the conversation was given, by digest."""
     recalled: Annotated[tuple[_Text, ...], Field(max_length=_MAX_SKILLS)] = ()
     """The digests of the advisories that had a notice."""
     scripts_at: _Text = ""  # the process of the latest script, whose machine has the output files
@@ -125,6 +127,7 @@ class SharedSessions(Sessions):
             elif text != known.text:
                 record = self._record(text, handle, owner)
                 session.loaded.paths = record.skills
+                session.loaded.versions |= record.given
                 session.loaded.reported.update(record.recalled)
                 session.since = _on_clock(record.since, time.time(), time.monotonic())
                 session.scripts_at = record.scripts_at
@@ -175,6 +178,7 @@ class SharedSessions(Sessions):
                 owner=_hash_of(owner),
                 since=_on_clock(session.since, time.monotonic(), time.time()),
                 skills=session.loaded.paths,
+                given=session.loaded.versions,
                 recalled=tuple(session.loaded.reported)[:_MAX_SKILLS],
             )
         at = self._here if session.scripts_at == THIS_PROCESS else session.scripts_at

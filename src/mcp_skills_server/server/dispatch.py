@@ -19,14 +19,20 @@ from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, RequestI
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment, server_features
-from mcp_skills_server.server.eras import INITIALIZE, PING, Era, FaultError, McpClient, Params
+from mcp_skills_server.server.eras import (
+    INITIALIZE,
+    LISTEN,
+    PING,
+    Era,
+    FaultError,
+    McpClient,
+    Params,
+)
 from mcp_skills_server.server.notify import Send, Stream
 from mcp_skills_server.server.requests import Caller, Page
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import trace_of
 
-CALL: Final = "tools/call"
-LISTEN: Final = "subscriptions/listen"
 _INITIALIZED: Final = "notifications/initialized"
 _CANCELLED: Final = "notifications/cancelled"
 _BEFORE_HANDSHAKE: Final = frozenset({INITIALIZE, PING})

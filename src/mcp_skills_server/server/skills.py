@@ -16,7 +16,6 @@ from mcp_skills_server.server.requests import Caller, Page, Params, Result, Sett
 from mcp_skills_server.telemetry import events
 
 _CURSOR = "skills"
-_NOTHING = Served()
 
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -30,8 +29,8 @@ async def list_skills(view: View, settings: Settings, caller: Caller, params: Pa
         skills, more = order.page(view.snapshot, settings.page_size, after)
         subjects = [await _subject(skill, view, settings, caller, dialects) for skill in skills]
         page = Page([table.entry(subject, dialects) for subject in subjects], more)
-        # what is served differs by caller: a page that names it is not shared
-        if all(subject.served is _NOTHING for subject in subjects):
+        # such an entry names tools that differ by caller
+        if not any(_needs_served(skill, dialects) for skill in skills):
             requests.cache_page(page, view.snapshot, *key)
     result = table.listing(page, cursors.encode(_CURSOR, page.more))
     result = with_envelope(settings.spoken.dialects, result, settings.ttl_ms)
@@ -64,7 +63,11 @@ async def _subject(
     skill: Skill, view: View, settings: Settings, caller: Caller, dialects: Sequence[Dialect]
 ) -> EntryContext:
     """Return a skill with the context of its entry in these dialects."""
-    served = _NOTHING
-    if any(dialect.needs_served(skill) for dialect in dialects):
+    served = Served()
+    if _needs_served(skill, dialects):
         served = await caller.served(view)
     return EntryContext(skill, view.snapshot, settings.least, served)
+
+
+def _needs_served(skill: Skill, dialects: Sequence[Dialect]) -> bool:
+    return any(dialect.needs_served(skill) for dialect in dialects)

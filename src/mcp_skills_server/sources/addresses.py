@@ -7,7 +7,6 @@ routers, databases and cloud metadata answer every request. A name is judged by 
 from __future__ import annotations
 
 import re
-import socket
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -33,8 +32,6 @@ _NOT_PUBLIC_6: Final = (
     *map(IPv6Network, ("2001:db8::/32", "3fff::/20")),  # documentation
 )
 _NAT64: Final = IPv6Network("64:ff9b::/96")
-_EMPTY_HEX: Final = re.compile(r"(?i)(?<![^.])0x(?![^.])")
-"""Lone `0x` segments: browsers and some proxies read them as 0, `inet_aton` rejects them."""
 
 
 def is_public(address: str) -> bool:
@@ -53,35 +50,6 @@ def is_public(address: str) -> bool:
     if isinstance(ip, IPv6Address):
         return ip in _PUBLIC_6 and not any(ip in network for network in _NOT_PUBLIC_6)
     return not any(ip in network for network in _NOT_PUBLIC_4)
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a URL's host is this machine by its spelling, without resolving it."""
-    address = literal(host)
-    if address is None:
-        return f".{host.lower().rstrip('.')}".endswith(".localhost")
-    ip = ip_address(address)
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
-        ip = ip.ipv4_mapped
-    return ip.is_loopback
-
-
-def literal(host: str) -> str | None:
-    """Return the address that a URL's host spells, or None for a name.
-
-    `127.1`, `0x7f000001` and `2130706433` count, too: resolvers accept these forms.
-    """
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        pass
-    plain = host.rstrip(".")
-    if not plain.isascii() or not plain.isprintable() or " " in plain:
-        return None
-    try:
-        return socket.inet_ntoa(socket.inet_aton(_EMPTY_HEX.sub("0", plain)))
-    except OSError:
-        return None
 
 
 def shown(url: str) -> str:

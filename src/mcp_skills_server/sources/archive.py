@@ -68,20 +68,14 @@ class Archive(Source):
             make_own(self.place)  # a cleaner of old temporary files may have removed it
         raw = None
         if signature(status) != self._seen:
-            raw = self._read()
+            raw, _ = read_regular(self.origin, _MAX_BYTES)  # never blocks, even on a FIFO
             self._seen, self._digest = signature(status), hashlib.sha256(raw).hexdigest()
         return Revision(self._digest, _CHECK_S, raw)
-
-    def _read(self) -> bytes:
-        raw, _ = read_regular(self.origin, _MAX_BYTES)  # never blocks, even on a FIFO
-        if len(raw) > _MAX_BYTES:
-            raise ArchiveRefusedError(f"it has more than {_MAX_BYTES:,} bytes")
-        return raw
 
     def _plan(self, revision: Revision) -> Plan:
         raw = revision.content
         if raw is None:
-            raw = self._read()
+            raw, _ = read_regular(self.origin, _MAX_BYTES)
         if hashlib.sha256(raw).hexdigest() != revision.digest:
             raise OSError("it changed meanwhile")
         files, hidden = archive.unpack(raw, LIMITS), self.settings.hidden

@@ -22,10 +22,11 @@ import anyio
 import httpcore2
 
 from mcp_skills_server import __version__
+from mcp_skills_server.access.hosts import is_loopback, literal
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.addresses import is_loopback, is_public, literal, shown
+from mcp_skills_server.sources.addresses import is_public, shown
 from mcp_skills_server.sources.source import (
     AbsentError,
     Bounds,

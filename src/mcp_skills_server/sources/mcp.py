@@ -25,12 +25,13 @@ from mcp import MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+from mcp_skills_server.access.hosts import is_loopback
 from mcp_skills_server.client import SkillsClient, UnprovedError
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.remote_entries import EntryRefusedError, ListedSkill
 from mcp_skills_server.errors import UsageError, clipped, quoted
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources.addresses import is_loopback, shown
+from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.http import Downloader
 from mcp_skills_server.sources.kinds import COMMAND
 from mcp_skills_server.sources.lifeline import WATCH, lifeline

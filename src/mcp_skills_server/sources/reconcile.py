@@ -78,6 +78,7 @@ async def reconcile(
     try:
         with FetchedFolder.opened(source.place, source.changed) as folder, source.changing():
             known = read_index(source.place, source.key)
+            # no skill was ever wanted from here; None would mean that all were
             known = known or IndexRecord(source.key, source.key, wanted=())
             async with source.plan(revision, known) as plan:
                 run = await to_thread.run_sync(Reconciler, folder, source, plan, known, progress)
@@ -113,11 +114,11 @@ def fetching(
             for unit in queue:
                 try:
                     run.check_budget(unit)
-                    bundle = await fetch(unit)
+                    contents = await fetch(unit)
                 except (SourceError, UsageError, DigestMismatchError, ArchiveRefusedError) as error:
                     run.refuse(unit, error)
                 else:
-                    await to_thread.run_sync(run.put, unit, bundle)
+                    await to_thread.run_sync(run.put, unit, contents)
                 del left[unit]
 
         seconds = run.settings.limits.total_s
@@ -214,9 +215,9 @@ class Reconciler:
         if touched is not None:
             self._untouched = _plus(known.extent, folder.measure(touched), -1)
             self._untouched_skills = known.skills - len(self._own_records())
-            for fingerprint, unit in known.units.items():
-                if touched.isdisjoint((*unit.names, *unit.refused)):
-                    self._memory[fingerprint] = unit
+            for fingerprint, record in known.units.items():
+                if touched.isdisjoint((*record.names, *record.refused)):
+                    self._memory[fingerprint] = record
         self._bytes_held = self._untouched.bytes
         self._done = 0
         self.is_full = False
@@ -247,7 +248,9 @@ class Reconciler:
         if begun != known:
             try:
                 self._folder.put_index(begun)
-            except OSError:  # `finish` reports a full disk
+            except OSError:
+                # Without a complete revision on disk nothing must be cleared. In an operator's
+                # folder the fetch goes on, and `finish` reports a full disk.
                 if known.revision or self._is_cache:
                     raise
         if self.settings.prune:
@@ -279,14 +282,14 @@ class Reconciler:
         for name in unit.names:
             self._check_size(name, 1)
 
-    def put(self, unit: Unit, bundle: UnitContents) -> None:
+    def put(self, unit: Unit, contents: UnitContents) -> None:
         """Stage the skills of a unit; an error refuses one skill."""
         with self._lock:
             with self._refusing(unit):
-                skills = {self._place(name): files for name, files in bundle.skills.items()}
+                skills = {self._place(name): files for name, files in contents.skills.items()}
                 names = self._claim(unit, skills)
-                refused = dict(bundle.refused)
-                record = UnitRecord(tuple(names), refused, bundle.warnings, bundle.pointers)
+                refused, warnings = dict(contents.refused), contents.warnings
+                record = UnitRecord(tuple(names), refused, warnings, contents.pointers)
                 self._remember(unit, record, is_lasting=len(names) == len(skills))
                 for name in self._wanted(names):
                     with self._refusing(unit, name):
@@ -313,14 +316,15 @@ class Reconciler:
             except OSError as error:
                 self.disk_error = error
                 return
-            for unit in batch:
-                with self._refusing(self._owners[folded(unit.name)][0], unit.name):
-                    if unit.name in failed:
-                        record = self._records.get(unit.name)
-                        self._count_bytes(unit.name, self._folder.size(record) if record else 0)
-                        raise failed[unit.name]
-                    is_new = unit.state is SkillState.ABSENT
-                    self._became[unit.name] = "added" if is_new else "updated"
+            for staged in batch:
+                name = staged.name
+                with self._refusing(self._owners[folded(name)][0], name):
+                    if name in failed:
+                        record = self._records.get(name)
+                        self._count_bytes(name, self._folder.size(record) if record else 0)
+                        raise failed[name]
+                    is_new = staged.state is SkillState.ABSENT
+                    self._became[name] = "added" if is_new else "updated"
 
     def finish(self) -> FetchReport:
         """Remove the skills that the source no longer has, and record the new state."""
@@ -435,6 +439,8 @@ class Reconciler:
             is_same = record.digest == unit.fingerprint != ""
             if is_same and state is SkillState.KEPT:
                 return "unchanged"
+            # An index offers a new version of just this skill: a conflict. A tree changes as a
+            # whole, so a local edit in it is no failure.
             stays = is_same or self._plan.version == "tree"
             if state is SkillState.EDITED and not self.settings.force and stays:
                 return "edited"
@@ -445,13 +451,13 @@ class Reconciler:
         """Return the skill names of a unit that no earlier unit has."""
         claimed: list[str] = []
         for name in skills:
-            other, known = self._owners.setdefault(folded(name), (unit, name))
+            other, holder = self._owners.setdefault(folded(name), (unit, name))
             if other is unit:
                 claimed.append(name)
                 continue
-            loser, lost, kept = unit, name, known
+            loser, lost, kept = unit, name, holder
             if self._positions[other] > self._positions[unit]:
-                loser, lost, kept = other, known, name
+                loser, lost, kept = other, holder, name
             reason = "another skill of this name comes before it"
             if lost != kept:
                 first = f"from that of {quoted(kept)}, which comes before it"

@@ -310,7 +310,7 @@ class UnitIntake(Protocol):
         """Raise SourceError if all skills together exceed the limit of bytes."""
         ...
 
-    def put(self, unit: Unit, bundle: UnitContents) -> None:
+    def put(self, unit: Unit, contents: UnitContents) -> None:
         """Stage the skills of a unit; an error refuses one skill."""
         ...
 

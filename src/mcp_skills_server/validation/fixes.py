@@ -127,12 +127,12 @@ def _field_to_metadata(lines: list[str], number: int) -> bool:
     if text[0] not in "\"'":
         value, rest = _without_comment(text)
         text = json.dumps(value, ensure_ascii=False) + rest
-    end = parse("\n".join(lines).encode()).body_line - 2  # index of the closing fence
+    end = parse("\n".join(lines).encode()).body_line - 3  # where the deletion puts the fence
     del lines[number]
-    for below, line in enumerate(lines[:end], 1):
+    for at, line in enumerate(lines[:end]):
         if re.match(r"metadata[ \t]*+:[ \t]*+\Z", line):
-            indent = re.match(r"[ \t]++", lines[below])
-            lines.insert(below, f"{indent[0] if indent else '  '}{key[0]}: {text}")
+            indent = re.match(r"[ \t]++", lines[at + 1])
+            lines.insert(at + 1, f"{indent[0] if indent else '  '}{key[0]}: {text}")
             return True
     if any(line.startswith("metadata") for line in lines[:end]):
         return False

@@ -11,34 +11,33 @@ from typing import Final
 
 BLANKS: Final = r"[\s>*_]{1,9}"
 """Blanks between two words, over a line's end in a list or a quote."""
-_S: Final = BLANKS
 _NOUN: Final = (
     r"(?:instructions?|prompts?|rules|guidelines|directives|constraints|restrictions|guardrails"
     r"|training|programming|polic(?:y|ies))\b"
 )
-_USER: Final = rf"(?:(?:the|your|our){_S})?(?:user|human|person|operator|owner)s?\b"
+_USER: Final = rf"(?:(?:the|your|our){BLANKS})?(?:user|human|person|operator|owner)s?\b"
 
 OVERRIDE: Final = re.compile(
     # earlier instructions are void; `[d]` hides a word from the test of our English
-    rf"\b(?:ignore|disregard|forget|override|bypass|discard){_S}"
-    rf"(?:(?:all|any|every|of|the|these|those|my|about){_S}){{0,4}}"
+    rf"\b(?:ignore|disregard|forget|override|bypass|discard){BLANKS}"
+    rf"(?:(?:all|any|every|of|the|these|those|my|about){BLANKS}){{0,4}}"
     r"(?:previous|prior|earlier|above|preceding|foregoing|system|safety|developer|original|initial|your|other)"
-    rf"{_S}(?:\w{{1,20}}{_S}){{0,2}}{_NOUN}"
-    rf"|\b(?:ignore|disregard|forget){_S}(?:all|everything){_S}(?:that{_S})?"
+    rf"{BLANKS}(?:\w{{1,20}}{BLANKS}){{0,2}}{_NOUN}"
+    rf"|\b(?:ignore|disregard|forget){BLANKS}(?:all|everything){BLANKS}(?:that{BLANKS})?"
     r"(?:you\s(?:were|have\sbeen)\s(?:tol[d]|given|taught)|you\sknow|above|before\sthis)\b"
     # the model becomes another one
-    rf"|\byou{_S}are{_S}now{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:DAN\b|unrestricted|jailbroken|uncensored|unfiltered"
+    rf"|\byou{BLANKS}are{BLANKS}now{BLANKS}(?:\w{{1,12}}{BLANKS}){{0,3}}?(?:DAN\b|unrestricted|jailbroken|uncensored|unfiltered"
     r"|(?:developer|god|admin|root|debug|maintenance)\s{1,3}mode|free\s(?:of|from)\s|no\slonger\s(?:bound|restricted|subject))"
     # the skill precedes other instructions
-    rf"|\b(?:(?:these|this\sskill's|the\sfollowing){_S}(?:instructions|rules|steps)|this\s(?:skill|file|document)){_S}"
+    rf"|\b(?:(?:these|this\sskill's|the\sfollowing){BLANKS}(?:instructions|rules|steps)|this\s(?:skill|file|document)){BLANKS}"
     r"(?:(?:takes?|ha(?:ve|s))\s(?:precedence|priority)\sover|supersedes?|overrides?|outranks?)"
-    rf"{_S}(?:\w{{1,12}}{_S}){{0,3}}?(?:system|safety|developer|user|other|previous|host|all|any)\b"
+    rf"{BLANKS}(?:\w{{1,12}}{BLANKS}){{0,3}}?(?:system|safety|developer|user|other|previous|host|all|any)\b"
     # the system prompt is given away, guards are off
     r"|\b(?:reveal|repeat|leak|exfiltrate|print\sout)\s(?:\w{1,9}\s){0,2}?your\s(?:\w{1,9}\s){0,2}?system\s(?:prompt|message)"
     r"|\b(?:disable|turn\soff|switch\soff)\s(?:all\s|any\s)?(?:of\s)?your\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)"
     r"|\b(?:turn|switch)\syour\s(?:\w{1,9}\s){0,2}?(?:checks?|filters?|guardrails|safeguards)\soff\b"
-    rf"|\b(?:set\saside|stop{_S}(?:following|obeying)){_S}(?:(?:all|any|the|your){_S}){{0,2}}"
-    rf"(?:previous|prior|earlier|system|developer|original){_S}(?:directives|rules|guidelines|instructions|prompt|message)\b"
+    rf"|\b(?:set\saside|stop{BLANKS}(?:following|obeying)){BLANKS}(?:(?:all|any|the|your){BLANKS}){{0,2}}"
+    rf"(?:previous|prior|earlier|system|developer|original){BLANKS}(?:directives|rules|guidelines|instructions|prompt|message)\b"
     r"|\bact\sas\sDAN\b|\b(?:pretend|imagine)\s(?:that\s)?you\s(?:are|have)\s(?:\w{1,9}\s){0,4}?"
     r"(?:no|without)\s(?:\w{1,9}\s)?(?:rules|restrictions|limits|filters|polic(?:y|ies))\b"
     r"|<\|im_start\|>\s{0,3}system|\bSYSTEM\sOVERRIDE\b"
@@ -65,25 +64,25 @@ OVERRIDE_MARKS: Final = (
 
 SECRECY: Final = re.compile(
     # tell, show or mention nothing
-    rf"\b(?:do{_S}not|don['\u2019]t|never|must{_S}not){_S}(?:tell|inform|notify|alert|warn){_S}{_USER}"
+    rf"\b(?:do{BLANKS}not|don['\u2019]t|never|must{BLANKS}not){BLANKS}(?:tell|inform|notify|alert|warn){BLANKS}{_USER}"
     rf"(?=\s?(?:[.!;,\n]|\Z|about\s(?:this|it|that|these|any\sof\sthis|the\s(?:upload|transfer|request|copy|call))\b|(?:that\s)?you\s(?:did|have|sent|are|ran|read)\b|anything))"
-    rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}let{_S}{_USER}{_S}(?:know|notice|see\sthis|find\sout)\b"
-    rf"|\b(?:do{_S}not|don['\u2019]t|never){_S}(?:mention|reveal|disclose|report){_S}(?:this|the|these){_S}"
+    rf"|\b(?:do{BLANKS}not|don['\u2019]t|never){BLANKS}let{BLANKS}{_USER}{BLANKS}(?:know|notice|see\sthis|find\sout)\b"
+    rf"|\b(?:do{BLANKS}not|don['\u2019]t|never){BLANKS}(?:mention|reveal|disclose|report){BLANKS}(?:this|the|these){BLANKS}"
     rf"(?:step|steps|action|upload|transfer|request|call|command|copy|instruction|instructions|operation)\b"
     # do it unseen
-    rf"|(?P<act>\bwithout{_S}(?:telling|informing|notifying|alerting){_S}{_USER}(?!{_S}(?:which|what|how|why)\b)"
-    rf"|\bwithout{_S}(?:letting{_S}(?:anyone|{_USER}){_S}know|mentioning{_S}(?:it|this))\b"
+    rf"|(?P<act>\bwithout{BLANKS}(?:telling|informing|notifying|alerting){BLANKS}{_USER}(?!{BLANKS}(?:which|what|how|why)\b)"
+    rf"|\bwithout{BLANKS}(?:letting{BLANKS}(?:anyone|{_USER}){BLANKS}know|mentioning{BLANKS}(?:it|this))\b"
     r"|\b(?:secretly|covertly|stealthily)\s(?:\w{1,12})\b"
     r"|\b(?:silently|quietly)\s(?:send|upload|post|transmit|forward|exfiltrate|email|collect)\b)"
     # hide it, lie, leave no trace
-    rf"|\b(?:keep|hide|conceal){_S}(?:this|it|these|all{_S}of{_S}this)(?:{_S}(?:step|action|activity|upload|transfer|fact))?"
-    rf"{_S}(?:(?:a{_S})?secret{_S})?from{_S}{_USER}"
-    rf"|\bconceal{_S}(?:\w{{1,12}}{_S}){{1,4}}?from{_S}{_USER}|\blie{_S}to{_S}{_USER}|\bcover\syour\stracks\b"
-    rf"|\b(?:do{_S}not|don['\u2019]t|never|under\sno\scircumstances){_S}(?:show|reveal|disclose|admit){_S}(?:to{_S})?{_USER}{_S}that\b"
-    rf"|\b(?:leave|omit){_S}this{_S}(?:step|action|call|upload|transfer|request){_S}(?:out{_S}of|from){_S}(?:your|the)\b"
-    rf"|\bso{_S}(?:that{_S})?{_USER}{_S}(?:(?:does|do|will){_S}not|(?:doesn|won)['\u2019]t){_S}(?:know|notice|see|find{_S}out)\b"
+    rf"|\b(?:keep|hide|conceal){BLANKS}(?:this|it|these|all{BLANKS}of{BLANKS}this)(?:{BLANKS}(?:step|action|activity|upload|transfer|fact))?"
+    rf"{BLANKS}(?:(?:a{BLANKS})?secret{BLANKS})?from{BLANKS}{_USER}"
+    rf"|\bconceal{BLANKS}(?:\w{{1,12}}{BLANKS}){{1,4}}?from{BLANKS}{_USER}|\blie{BLANKS}to{BLANKS}{_USER}|\bcover\syour\stracks\b"
+    rf"|\b(?:do{BLANKS}not|don['\u2019]t|never|under\sno\scircumstances){BLANKS}(?:show|reveal|disclose|admit){BLANKS}(?:to{BLANKS})?{_USER}{BLANKS}that\b"
+    rf"|\b(?:leave|omit){BLANKS}this{BLANKS}(?:step|action|call|upload|transfer|request){BLANKS}(?:out{BLANKS}of|from){BLANKS}(?:your|the)\b"
+    rf"|\bso{BLANKS}(?:that{BLANKS})?{_USER}{BLANKS}(?:(?:does|do|will){BLANKS}not|(?:doesn|won)['\u2019]t){BLANKS}(?:know|notice|see|find{BLANKS}out)\b"
     r"|\bpretend\s(?:that\s)?nothing\s(?:was|is|has|happened)\b"
-    rf"|\b{_USER}{_S}(?:must|should|may|can){_S}(?:not|never){_S}(?:know|notice|learn|find\sout|be\s(?:aware|informed))\b",
+    rf"|\b{_USER}{BLANKS}(?:must|should|may|can){BLANKS}(?:not|never){BLANKS}(?:know|notice|learn|find\sout|be\s(?:aware|informed))\b",
     re.IGNORECASE,
 )
 """Instructions to keep an act from the user; `act` is denied by a "never" before it."""
@@ -95,10 +94,13 @@ SECRECY_MARKS: Final = (
     "pretend ", "leave this", "omit this",
 )  # fmt: skip
 DENIED_SPEECH: Final = re.compile(
-    rf"n(?:ot|['\u2019]t|ever){_S}"
+    rf"n(?:ot|['\u2019]t|ever){BLANKS}"
     r"(?:tell|inform|notify|alert|warn|let|mention|reveal|disclose|report|show|admit)\b"
 )
-"""What the other secrecy begins with, in lower case: these verbs alone are too common as marks."""
+"""Further marks of `SECRECY`, as a pattern on the text in lower case.
+
+Its other alternatives begin with such a denied verb. As marks the verbs alone are too common.
+"""
 
 REMOTE: Final = re.compile(
     r"\b(?:fetch|download|read|open|load|get|retrieve|visit|curl)\b[^.\n]{0,60}?https?://[^\s)]{1,200}"
@@ -143,30 +145,36 @@ SEND_COMMAND: Final = re.compile(
     r"(?<![\w.-])(?:curl|wget|nc|ncat|netcat|scp|rsync|sftp|sendmail|mail|telnet|irm|iwr|dig|nslookup"
     r"|Invoke-RestMethod|Invoke-WebRequest|http\sPOST)\b(?!-)|>\s?/dev/tcp/"
 )
+"""Commands that send, in the line of a credential or a later one with its copy."""
 READ_CALL: Final = re.compile(
     r"\b(?:open|read_text|read_bytes|readFile\w{0,6}|Path|expanduser|join|home|homedir|copy\w{0,6}|glob|load"
     r"|environ|process|cat|check_output|run)\b"
 )
+"""Calls that read, in code: a line with one and a credential, and a `SEND_CALL` in the file."""
 SEND_CALL: Final = re.compile(
     r"\b(?:requests|httpx|session|client)\.(?:get|post|put|patch|request)\(|\burlopen\(|\bhttp\.client\b|\.send(?:all|to)\("
     r"|\bsmtplib\b|\bftplib\b|\baiohttp\b|\bfetch\(|\baxios\b|\bhttps?(?:[\"']\))?\.request\(|\bsendBeacon\("
     r"|\b(?:run|system|call|check_output|execSync|exec)\([^\n]{0,60}?\b(?:curl|wget|nc|scp)\b"
 )
+"""Calls that send, in code that has a `READ_CALL` of a credential."""
 SEND_VERB: Final = re.compile(
     r"\b(?:send|upload|post|exfiltrate|transmit|transfer|forward|e-?mail|submit|push|copy|paste|deliver|leak|include|attach)\b",
     re.IGNORECASE,
 )
+"""Verbs before a credential in prose; a `DESTINATION` follows it."""
 SEND_IT: Final = re.compile(
     r"\b(?:send|upload|post|exfiltrate|transmit|transfer|forward|e-?mail|submit|push|copy|paste|deliver|leak|attach|include|put)\s{1,3}"
     r"(?:it|them|its|their|that|this|everything|(?:the|all|both)\s(?:\w{1,12}\s)?(?:contents?|files?|keys?|results?|outputs?|values?"
     r"|text|data|archive|credentials?|tokens?|secrets?))\b",
     re.IGNORECASE,
 )
+"""Verbs after a credential in prose that send it; a `DESTINATION` follows them."""
 DESTINATION: Final = re.compile(
     r"https?://|\bwebhook\b|\b[\w.+-]{1,40}@[\w-]{1,40}\.\w|\bpastebin\b|\bgist\b|\bremote\sserver\b"
     r"|\b(?:telegram|discord|slack)\b|\b(?:\d{1,3}\.){3}\d{1,3}\b|\b[\w-]{1,40}\.(?:example|com|net|io|org)\b",
     re.IGNORECASE,
 )
+"""Where prose sends something."""
 
 SECRET: Final = re.compile(
     r"(?P<a_private_key>-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED )?PRIVATE "

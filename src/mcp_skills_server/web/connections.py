@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -20,7 +20,7 @@ from typing import Any, Final
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from mcp_skills_server.access.quota import UNKNOWN_OWNER, Owner, limit_of, owner_of
+from mcp_skills_server.access.quota import UNKNOWN_OWNER, Owner, limit_of, owner_of, owner_to_evict
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry.load import Occupancy
 
@@ -38,18 +38,6 @@ MAX_PIPELINED: Final = 16
 """The most requests of a connection that wait for the response to an earlier one."""
 _SPARE_S: Final = 2.0
 """Timeout in seconds of a request on a spare slot, of which there are few."""
-
-
-def client_to_evict(
-    held: Mapping[Owner, int], newcomer: Owner, able: Collection[Owner]
-) -> Owner | None:
-    """Return the client of `able` that loses a slot to `newcomer` by max-min fairness, or None.
-
-    Only `newcomer` itself and clients that hold more than it are considered.
-    """
-    mine = held.get(newcomer, 0)
-    candidates = [client for client in able if client == newcomer or held[client] > mine]
-    return max(candidates, key=held.__getitem__, default=None)
 
 
 # Slots
@@ -156,7 +144,7 @@ class Slots:
                 least = max(self.limit // 2, held[newcomer] + 1)
                 others = [client for client in longest if is_admitted and client != newcomer]
                 able = [client for client in others if held[client] > least]
-            client = client_to_evict(held, newcomer, able)
+            client = owner_to_evict(held, newcomer, able)
             if client is not None:
                 self._warn("closed one of the client with the most")
                 self._evict(longest[client])

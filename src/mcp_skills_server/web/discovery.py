@@ -213,7 +213,7 @@ class Discovery:
         if kept is None:
             return None
         published, slot = kept
-        artifact, skill = published.artifact, published.whole
+        artifact, skill = published.artifact, published.skill
         # Chunks are small, and from a file written recently: a thread switch for each would cost
         # more than the read.
         read = partial(off_loop, True, slot.read)
@@ -232,8 +232,8 @@ class Discovery:
             return None
         kind = _with_charset(media.media_type(path) or "application/octet-stream")
         digest = file.digest or ""
-        action, whole = "load" if path == SKILL_MD else "read", whole_digest(published.whole)
-        use = Use(action, published.skill.path, path, digest, whole)
+        action, skill = "load" if path == SKILL_MD else "read", published.skill
+        use = Use(action, skill.path, path, digest, whole_digest(skill))
         return self._document(kind, digest, raw, use)
 
     async def _edition(self) -> Edition:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcp_skills_server.access.settings import is_loopback
+from mcp_skills_server.access.hosts import is_loopback
 from mcp_skills_server.access.tokens import Token
 from mcp_skills_server.errors import UsageError
 

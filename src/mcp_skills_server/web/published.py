@@ -14,6 +14,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import FilteredSkills, Views
 from mcp_skills_server.dialects import aicatalog, jsonrpc
 from mcp_skills_server.dialects.aicatalog import ARD, CARD, CATALOG
+from mcp_skills_server.errors import PROGRAM
 from mcp_skills_server.publish.artifacts import RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.server.eras import LEGACY_VERSIONS, MODERN_VERSIONS
@@ -28,7 +29,6 @@ from mcp_skills_server.web.discovery import (
 from mcp_skills_server.web.part import Part
 from mcp_skills_server.web.policy import Policy
 
-_NAME: Final = "mcp-skills-server"
 _CARD_MAX_AGE_S: Final = 300
 
 
@@ -70,7 +70,7 @@ def _card(request: Request) -> Response:
     """Return the Server Card, which needs no token and which any browser may read."""
     versions = [*LEGACY_VERSIONS, *MODERN_VERSIONS]
     raw = jsonrpc.dump(
-        aicatalog.server_card(f"{site_of(request.scope)}/mcp", _NAME, __version__, versions)
+        aicatalog.server_card(f"{site_of(request.scope)}/mcp", PROGRAM, __version__, versions)
     )
     etag = f'"{hashlib.sha256(raw).hexdigest()}"'
     headers = {

@@ -17,11 +17,10 @@ from typing import Final
 import anyio
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quota import UNKNOWN_OWNER, Owner, Requester, limit_of
+from mcp_skills_server.access.quota import UNKNOWN_OWNER, Owner, Requester, limit_of, owner_to_evict
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.telemetry.load import Occupancy
-from mcp_skills_server.web.connections import client_to_evict
 from mcp_skills_server.web.refusals import RefusalError, over_quota
 
 logger = logging.getLogger(__name__)
@@ -157,12 +156,14 @@ class HttpSessions:
                 raise over_quota(requester, _QUOTA, share)
         if len(self._by_id) < self._limit:
             return
-        held = {client: len(sessions) for client, sessions in self._held.items()}
+        held = {holder: len(sessions) for holder, sessions in self._held.items()}
+        # A session in use is lost only by an owner with more than half of all, and with more than
+        # the newcomer will have: otherwise the two would evict each other in turns.
         least = max(self._limit // 2, held.get(owner, 0) + 1)
         able = {entry.owner for entry in self._idle}
-        able |= {client for client, count in held.items() if count > least}
-        client = client_to_evict(held, owner, able)
-        if client is None or not self._evict(client, busy=True):
+        able |= {holder for holder, count in held.items() if count > least}
+        holder = owner_to_evict(held, owner, able)
+        if holder is None or not self._evict(holder, busy=True):
             message = "refused a session: all %d are in use (--max-sessions)"
             logger.warning(message, self._limit, extra=REPEATS)
             raise RefusalError(503, "Too many open sessions", "busy")

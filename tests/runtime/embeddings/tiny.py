@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 from catalog.forest import DEADLINE
+from sources.publishers import Publisher, ReceivedRequest, respond_with
 
 MEANINGS: Final = {
     "vehicle": ("car", "automobile", "lorry", "driving"),
@@ -46,57 +44,38 @@ def model(folder: Path) -> Path:
     return folder
 
 
-class Endpoint:
-    """A fake endpoint: the requests that it received, and the response that it sends."""
+class Endpoint(Publisher):
+    """An HTTP endpoint that returns these embeddings, or other responses."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.inputs: list[list[str]] = []
         """The texts of each request."""
-        self.headers: list[dict[str, str]] = []
-        self.paths: list[str] = []
         self.status = 200
         self.body: bytes | None = None
         self.more: list[float] = []
         """Elements that are appended to every vector."""
-        self.url = ""
-        self.received = threading.Condition()
+        self._received = threading.Condition()
+
+    @property
+    def url(self) -> str:
+        return f"{super().url}/v1"
 
     def wait_for(self, requests: int) -> None:
-        with self.received:
-            assert self.received.wait_for(lambda: len(self.inputs) >= requests, DEADLINE)
+        with self._received:
+            assert self._received.wait_for(lambda: len(self.inputs) >= requests, DEADLINE)
+
+    def _route(self, request: ReceivedRequest) -> bytes:
+        asked: dict[str, Any] = json.loads(request.body)
+        with self._received:
+            self.inputs.append(asked["input"])
+            self._received.notify_all()
+        rows = [{"index": at, "embedding": vector(text) + self.more} for at, text in enumerate(asked["input"])]
+        body = self.body
+        if body is None:
+            body = json.dumps({"data": rows[::-1], "model": asked["model"]}).encode()
+        return respond_with(body, self.status)
 
 
-@contextmanager
-def endpoint() -> Iterator[Endpoint]:
-    served = Endpoint()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            request: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            texts = request["input"]
-            with served.received:
-                served.inputs.append(texts)
-                served.headers.append({name.lower(): value for name, value in self.headers.items()})
-                served.paths.append(self.path)
-                served.received.notify_all()
-            rows = [{"index": number, "embedding": vector(text) + served.more} for number, text in enumerate(texts)]
-            body = served.body
-            if body is None:
-                body = json.dumps({"data": rows[::-1], "model": request["model"]}).encode()
-            self.send_response(served.status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        served.url = f"http://127.0.0.1:{server.server_port}/v1"
-        try:
-            yield served
-        finally:
-            server.shutdown()
-            thread.join()
+def endpoint() -> Endpoint:
+    return Endpoint()

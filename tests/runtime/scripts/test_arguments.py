@@ -14,10 +14,9 @@ from tables import each_row
 
 
 @pytest.mark.requirement("RTI-8")
-@each_row(
-    ("args", "message"),
-    [(["x"] * 257, "257 elements"), (["a", "x" * 16_385], r"args\[1\]"), (["a\0b"], "NUL"), (["\ud800"], "surrogate")],
-)
+@each_row(("args", "message"), [
+    (["x"] * 257, "257 elements"), (["a", "x" * 16_385], r"args\[1\]"), (["a\0b"], "NUL"), (["\ud800"], "surrogate"),
+])  # fmt: skip
 def test_arguments_beyond_limits_are_refused(args: list[str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         checked_args(args)
@@ -25,15 +24,12 @@ def test_arguments_beyond_limits_are_refused(args: list[str], message: str) -> N
 
 
 @pytest.mark.requirement("RTI-8")
-@each_row(
-    ("env", "message"),
-    [
-        ({f"V{each}": "" for each in range(257)}, "257 variables"), ({"A": "x" * 32_769}, "A is longer"),
-        ({f"V{each}": "x" * 32_766 for each in range(8)} | {"A": ""}, "takes 262,145 bytes"), ({"A": "\0"}, "NUL"),
-        ({"A": "\udfff"}, "lone"),
-        *(({name: ""}, "not a valid variable") for name in ("A" * 257, "A B", "A=B", "", "A\n", "Ä", "BASH_FUNC_x%%")),
-    ],
-)  # fmt: skip
+@each_row(("env", "message"), [
+    ({f"V{each}": "" for each in range(257)}, "257 variables"), ({"A": "x" * 32_769}, "A is longer"),
+    ({f"V{each}": "x" * 32_766 for each in range(8)} | {"A": ""}, "takes 262,145 bytes"), ({"A": "\0"}, "NUL"),
+    ({"A": "\udfff"}, "lone"),
+    *(({name: ""}, "not a valid variable") for name in ("A" * 257, "A B", "A=B", "", "A\n", "Ä", "BASH_FUNC_x%%")),
+])  # fmt: skip
 def test_variables_beyond_limits_are_refused(env: dict[str, str], message: str) -> None:
     with pytest.raises(RequestError, match=message) as caught:
         checked_env(env, env.keys())
@@ -48,10 +44,9 @@ def test_variables_beyond_limits_are_refused(env: dict[str, str], message: str) 
 
 
 @each_row("allowed", [None, ["PATH", "LD_PRELOAD"]])
-@each_row(
-    "name",
-    ["PATH", "HOME", "SKILL_DIR", "SKILL_RUN", "LD_PRELOAD", "ld_audit", "DYLD_X", "GCONV_PATH", "glibc_tunables"],
-)
+@each_row("name", [
+    "PATH", "HOME", "SKILL_DIR", "SKILL_RUN", "LD_PRELOAD", "ld_audit", "DYLD_X", "GCONV_PATH", "glibc_tunables",
+])  # fmt: skip
 def test_reserved_variables_are_refused(name: str, allowed: list[str] | None) -> None:
     """The launcher and bubblewrap would read them, outside of the sandbox and perhaps as root."""
     with pytest.raises(RequestError, match=f"env: {name} is set by the server, or read by the programs that start"):
@@ -69,15 +64,12 @@ def test_variable_outside_allow_list_is_refused() -> None:
 MANY_NAMES = [f"V{each}" for each in range(9999)]
 
 
-@each_row(
-    ("metadata", "names"),
-    [
-        ({"env": "A, B\nC,,D A"}, ["A", "B", "C", "D"]), ({"env": ["A", 1, "B C", "", "_x"]}, ["A", "_x"]),
-        ({"env": MANY_NAMES}, MANY_NAMES[:256]), ({"env": "1A A-B Ä A=B"}, []), ({"env": {"A": "1"}}, []),
-        ({"env": None}, []),
-        ({}, []), ("env: A", []), (None, []),
-    ],
-)  # fmt: skip
+@each_row(("metadata", "names"), [
+    ({"env": "A, B\nC,,D A"}, ["A", "B", "C", "D"]), ({"env": ["A", 1, "B C", "", "_x"]}, ["A", "_x"]),
+    ({"env": MANY_NAMES}, MANY_NAMES[:256]), ({"env": "1A A-B Ä A=B"}, []), ({"env": {"A": "1"}}, []),
+    ({"env": None}, []),
+    ({}, []), ("env: A", []), (None, []),
+])  # fmt: skip
 def test_declared_env_reads_names_from_metadata(metadata: Any, names: list[str]) -> None:
     assert declared_env({"metadata": metadata}) == names
 

@@ -8,13 +8,10 @@ from mcp_skills_server.runtime.scripts.processes import ProcessResult
 from tables import each_row
 
 
-@each_row(
-    ("stderr", "remark", "expected"),
-    [
-        ("", "", ""), ("bad", "", "bad"), ("", as_line("ended"), f"{OURS} ended\n"),
-        ("bad", as_line("ended"), f"bad\n{OURS} ended\n"), ("bad\n", as_line("ended"), f"bad\n{OURS} ended\n"),
-    ],
-)  # fmt: skip
+@each_row(("stderr", "remark", "expected"), [
+    ("", "", ""), ("bad", "", "bad"), ("", as_line("ended"), f"{OURS} ended\n"),
+    ("bad", as_line("ended"), f"bad\n{OURS} ended\n"), ("bad\n", as_line("ended"), f"bad\n{OURS} ended\n"),
+])  # fmt: skip
 def test_remarks_are_appended_to_stderr_as_lines(stderr: str, remark: str, expected: str) -> None:
     ended = ProcessResult(1, "out", stderr, 5, stdout_truncated=True)
     files = OutputFiles((OutputFile("a", 1),), 3)
@@ -40,36 +37,30 @@ def test_advice_is_for_failed_scripts_and_from_end_of_stderr() -> None:
         assert len(advice(stderr.ljust(length + len("ModuleNotFoundError: "), "."), network_closed=False)) == count
 
 
-@each_row(
-    "stderr",
-    [
-        "OSError: [Errno 101] Network is unreachable",
-        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
-        "Error: getaddrinfo EAI_AGAIN example.com",
-        "curl: (6) Could not resolve host: example.com",
-    ],
-)
+@each_row("stderr", [
+    "OSError: [Errno 101] Network is unreachable",
+    "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    "Error: getaddrinfo EAI_AGAIN example.com",
+    "curl: (6) Could not resolve host: example.com",
+])  # fmt: skip
 def test_network_error_without_network_names_the_option(stderr: str) -> None:
     (line,) = advice(f"Traceback\n{stderr}\n", network_closed=True)
     assert "no network here" in line and "--script-network" in line
     assert advice(stderr, network_closed=False) == []
 
 
-@each_row(
-    ("stderr", "missing"),
-    [
-        ("ModuleNotFoundError: No module named 'numpy.linalg'\n", "package numpy.linalg"),
-        ("/usr/bin/python3: No module named pypdf\n", "package pypdf"),
-        ("Error: Cannot find module 'left-pad'\nRequire stack:\n", "package left-pad"),
-        ("Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'sharp' imported from /skills/x\n", "package sharp"),
-        ("cannot load such file -- nokogiri (LoadError)\n", "package nokogiri"),
-        ("Can't locate JSON/XS.pm in @INC\n", "package JSON/XS.pm"),
-        ("/skills/a/scripts/x.sh: 3: pdftotext: not found\n", "program pdftotext"),
-        ("x.sh: line 1: jq: command not found\n", "program jq"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'\n", "program ffmpeg"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'python3.12'\n", "program python3.12"),
-    ],
-)
+@each_row(("stderr", "missing"), [
+    ("ModuleNotFoundError: No module named 'numpy.linalg'\n", "package numpy.linalg"),
+    ("/usr/bin/python3: No module named pypdf\n", "package pypdf"),
+    ("Error: Cannot find module 'left-pad'\nRequire stack:\n", "package left-pad"),
+    ("Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'sharp' imported from /skills/x\n", "package sharp"),
+    ("cannot load such file -- nokogiri (LoadError)\n", "package nokogiri"),
+    ("Can't locate JSON/XS.pm in @INC\n", "package JSON/XS.pm"),
+    ("/skills/a/scripts/x.sh: 3: pdftotext: not found\n", "program pdftotext"),
+    ("x.sh: line 1: jq: command not found\n", "program jq"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'\n", "program ffmpeg"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'python3.12'\n", "program python3.12"),
+])  # fmt: skip
 def test_missing_package_or_program_is_named_with_remedy(stderr: str, missing: str) -> None:
     (line,) = advice(stderr, network_closed=True)
     if missing.startswith("package"):
@@ -78,9 +69,8 @@ def test_missing_package_or_program_is_named_with_remedy(stderr: str, missing: s
         assert f"the {missing} is not available to scripts" in line
 
 
-@each_row(
-    "stderr",
-    ["", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n", "No such file or directory: 'data.csv'\n"],
-)
+@each_row("stderr", [
+    "", "ValueError: x\n", "No such file or directory: '/a/b c.txt'\n", "No such file or directory: 'data.csv'\n",
+])  # fmt: skip
 def test_other_errors_have_no_advice(stderr: str) -> None:
     assert advice(stderr, network_closed=True) == []

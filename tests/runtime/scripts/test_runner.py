@@ -153,16 +153,13 @@ def remaining_directories(temporary: Path) -> list[str]:
 
 
 @pytest.mark.requirement("RT-18", "RT-19", "RTI-7")
-@each_row(
-    ("name", "code", "stdout", "stderr"),
-    [
-        ("three.sh", 3, "out\n", "err\n"), ("killed.sh", 128 + 11, "", ""), ("bytes.py", 0, "\ufffd\ufffdäö€", ""),
-        ("read.py", 0, "''\n", ""),  # stdin is empty
-        ("pipe.sh", 0, "y\n", ""),  # SIGPIPE has its default action
-        ("main.py", 0, "imported a,b\n\n", ""),  # the script reads other files of its skill
-        ("flood.py", 0, "x" * QUICK.output_bytes, "x" * QUICK.output_bytes),  # truncated
-    ],
-)  # fmt: skip
+@each_row(("name", "code", "stdout", "stderr"), [
+    ("three.sh", 3, "out\n", "err\n"), ("killed.sh", 128 + 11, "", ""), ("bytes.py", 0, "\ufffd\ufffdäö€", ""),
+    ("read.py", 0, "''\n", ""),  # stdin is empty
+    ("pipe.sh", 0, "y\n", ""),  # SIGPIPE has its default action
+    ("main.py", 0, "imported a,b\n\n", ""),  # the script reads other files of its skill
+    ("flood.py", 0, "x" * QUICK.output_bytes, "x" * QUICK.output_bytes),  # truncated
+])  # fmt: skip
 @with_and_without_sandbox
 async def test_outcome_has_exit_code_and_output(run: Runner, name: str, code: int, stdout: str, stderr: str) -> None:
     outcome = await run(name)
@@ -265,16 +262,13 @@ async def test_missing_package_or_network_is_explained(run: Runner) -> None:
 
 
 @pytest.mark.requirement("RT-20", "RTI-6")
-@pytest.mark.parametrize(
-    ("name", "stdout"),
-    [
-        *(pytest.param(name, stdout, marks=pytest.mark.needs_program(program)) for name, stdout, program in (
-            ("tell.js", '["x"] v', "node"), ("module.mjs", "string", "node"), ("tell.pl", "x", "perl"),
-            ("tell.bash", "2 ", "bash"),
-        )),
-        ("SHOUT.PY", "loud"), ("direct", "direct x"), ("direct.xyz", "env x"), ("ünï cødé.sh", "x|"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "stdout"), [
+    *(pytest.param(name, stdout, marks=pytest.mark.needs_program(program)) for name, stdout, program in (
+        ("tell.js", '["x"] v', "node"), ("module.mjs", "string", "node"), ("tell.pl", "x", "perl"),
+        ("tell.bash", "2 ", "bash"),
+    )),
+    ("SHOUT.PY", "loud"), ("direct", "direct x"), ("direct.xyz", "env x"), ("ünï cødé.sh", "x|"),
+])  # fmt: skip
 async def test_interpreter_is_chosen_by_extension_or_shebang(run: Runner, name: str, stdout: str) -> None:
     outcome = await run(name, "x")
     assert outcome.exit_code == 0, outcome.stderr
@@ -336,14 +330,11 @@ def test_interpreter_probe_finds_package_folder_or_is_refused(tmp_path: Path) ->
             Interpreters({".py": f"{tmp_path}/{name}"}).choose("a.py", bytes)
 
 
-@each_row(
-    "settings",
-    [
-        {"interpreters": {".py": "no-such-program"}}, {"interpreters": {".py": "/etc/passwd"}},
-        {"interpreters": {"py": "sh"}}, {"interpreters": {".": "sh"}},
-        *({"env": (name,)} for name in ("LD_PRELOAD", "PATH", "A B", "", "GLIBC_TUNABLES")),
-    ],
-)  # fmt: skip
+@each_row("settings", [
+    {"interpreters": {".py": "no-such-program"}}, {"interpreters": {".py": "/etc/passwd"}},
+    {"interpreters": {"py": "sh"}}, {"interpreters": {".": "sh"}},
+    *({"env": (name,)} for name in ("LD_PRELOAD", "PATH", "A B", "", "GLIBC_TUNABLES")),
+])  # fmt: skip
 def test_invalid_operator_setting_is_a_usage_error(registry: Registry, settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Scripts(registry, ScriptSettings(sandbox="off", **settings))
@@ -388,10 +379,9 @@ async def test_changed_file_is_stale_and_nothing_runs(make_runner: MakeRunner, t
 
 
 @pytest.mark.requirement("RTI-7", "X-29", "SP-31")
-@each_row(
-    ("name", "stdout"),
-    [("sleep.py", "awake\n"), ("stubborn.py", "no\n"), ("polite.py", "here\ngoodbye\n"), ("stop.sh", "")],
-)
+@each_row(("name", "stdout"), [
+    ("sleep.py", "awake\n"), ("stubborn.py", "no\n"), ("polite.py", "here\ngoodbye\n"), ("stop.sh", ""),
+])  # fmt: skip
 @with_and_without_sandbox
 async def test_script_is_ended_at_time_limit(run: Runner, marker: dict[str, str], name: str, stdout: str) -> None:
     outcome = await run(name, timeout_s=1.5, env=marker)
@@ -455,13 +445,10 @@ async def reason_of_end(run: Runner, marker: dict[str, str], name: str) -> str:
 
 
 @LINUX
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("tables.py", "its processes took"), ("nameless.py", "its files took"), ("mapped.py", "its files took"),
-        ("many.py", "its files took"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "reason"), [
+    ("tables.py", "its processes took"), ("nameless.py", "its files took"), ("mapped.py", "its files took"),
+    ("many.py", "its files took"),
+])  # fmt: skip
 @with_and_without_sandbox
 async def test_page_tables_and_total_file_size_end_a_script(
     make_runner: MakeRunner, marker: dict[str, str], name: str, reason: str

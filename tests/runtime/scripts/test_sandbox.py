@@ -288,13 +288,10 @@ async def test_root_without_sandbox_is_refused_at_start_and_each_call(
     runtime.close()
 
 
-@each_row(
-    ("text", "reason"),
-    [
-        ("#!/bin/sh\necho bwrap: No permissions to create new namespace >&2\nexit 1\n", "No permissions to create new"),
-        ("#!/bin/sh\nexit 1\n", "it ended with 1"), ("#!/no/such/program\n", "No such file"), ("no program", "format"),
-    ],
-)  # fmt: skip
+@each_row(("text", "reason"), [
+    ("#!/bin/sh\necho bwrap: No permissions to create new namespace >&2\nexit 1\n", "No permissions to create new"),
+    ("#!/bin/sh\nexit 1\n", "it ended with 1"), ("#!/no/such/program\n", "No such file"), ("no program", "format"),
+])  # fmt: skip
 def test_broken_bubblewrap_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str, reason: str
 ) -> None:
@@ -325,13 +322,10 @@ async def test_outcome_names_gaps_of_the_sandbox(
     assert len([each for each in caplog.messages if "no seccomp filter" in each]) == 1
 
 
-@each_row(
-    ("folder", "reason"),
-    [
-        ("/no/such/folder", "no such folder"), ("/", "the whole disk"), ("/dev", "its own /dev"),
-        ("/tmp", "its own /tmp; give a folder in it"), ("/proc/self", "its own /proc; give another$"),
-    ],
-)  # fmt: skip
+@each_row(("folder", "reason"), [
+    ("/no/such/folder", "no such folder"), ("/", "the whole disk"), ("/dev", "its own /dev"),
+    ("/tmp", "its own /tmp; give a folder in it"), ("/proc/self", "its own /proc; give another$"),
+])  # fmt: skip
 def test_invalid_shared_folder_is_refused(registry: Registry, folder: str, reason: str) -> None:
     for mode in ("required", "off"):
         with pytest.raises(UsageError, match=reason):

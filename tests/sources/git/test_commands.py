@@ -139,10 +139,9 @@ def endless_server() -> Iterator[Publisher]:
         yield site
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]],
-)
+@pytest.mark.parametrize("words", [
+    ["serve", "{root}"], ["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"],
+])  # fmt: skip
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_git_ends_when_its_server_ends(
     words: list[str], is_killed: bool, endless_server: Publisher, tmp_path: Path
@@ -175,7 +174,7 @@ def test_update_of_one_locked_skill_leaves_the_others(upstream: Upstream, tmp_pa
     assert "what there is of it is not proved" in done.stderr
 
 
-def test_former_lock_stays_in_force_if_the_new_copy_cannot_be_linked(
+def test_former_lock_stays_in_force_if_the_new_copy_cannot_be_linked_or_fetched(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -197,6 +196,10 @@ def test_former_lock_stays_in_force_if_the_new_copy_cannot_be_linked(
     assert opened.registry.snapshot.skills.keys() == before
     assert opened.relock() == ""
     assert opened.registry.snapshot.skills.keys() - before == {"skills/gamma"}
+    shutil.rmtree(upstream.directory)  # so that a commit without a copy cannot be fetched
+    Path(lock).write_text(re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, Path(lock).read_text()))
+    assert opened.relock().endswith("; the former lock stays in force")
+    assert "skills/gamma" in opened.registry.snapshot.skills
     opened.stop()
 
 
@@ -225,24 +228,3 @@ def test_sources_are_polled_after_the_skills_of_a_new_lock_are_served(upstream: 
         assert gone == []
     finally:
         opened.stop()
-
-
-def test_running_server_follows_lock_file_to_other_commit(upstream: Upstream, tmp_path: Path) -> None:
-    upstream.commit(skill("alpha", "Old."))
-    file = tmp_path / "skills.lock"
-    lock = str(file)
-    given = f"{upstream.url}@main"
-    run_command("lock", given, "--output", lock, *cache_option(tmp_path))
-    assert upstream.git("rev-parse", "main") in file.read_text()
-    with serving("--lock", lock, "--frozen", *cache_option(tmp_path)) as wire:
-        assert listed_names(wire) == ["alpha"]
-        upstream.commit({**skill("alpha", "New."), **skill("beta")})
-        updated = run_command("update", "--lock", lock, *cache_option(tmp_path)).stdout
-        assert updated.splitlines()[1:] == ["  changed  skills/alpha", "  added    skills/beta"]
-        wire.wait_for_log(b"was reloaded; it names 2 skills")
-        assert listed_names(wire) == ["alpha", "beta"]
-        shutil.rmtree(upstream.directory)
-        other = re.sub('revision = "[0-9a-f]{40}', 'revision = "' + "1" * 40, file.read_text())
-        file.write_text(other)
-        wire.wait_for_log(b"the former lock stays in force")
-        assert listed_names(wire) == ["alpha", "beta"]

@@ -216,16 +216,13 @@ def test_endless_response_times_out_and_git_is_killed(kind: str, tmp_path: Path)
         wait_for_git_to_end(site.port)
 
 
-@each_row(
-    ("route", "reason"),
-    [
-        (respond_with(b"<html>", content_type="text/html"), "no repository"),
-        (
-            respond_and_close(ADVERTISEMENT + packet(b"ERR evil \x1b[31m" + b"x" * 5000)),
-            "git could not fetch it (remote error: evil",
-        ),
-    ],
-)
+@each_row(("route", "reason"), [
+    (respond_with(b"<html>", content_type="text/html"), "no repository"),
+    (
+        respond_and_close(ADVERTISEMENT + packet(b"ERR evil \x1b[31m" + b"x" * 5000)),
+        "git could not fetch it (remote error: evil",
+    ),
+])  # fmt: skip
 def test_server_message_is_reported_in_one_short_line(route: Route, reason: str, tmp_path: Path) -> None:
     with Publisher() as site:
         site.routes[REFS] = route

@@ -102,15 +102,6 @@ def test_names_of_cache_folders_are_stable(tmp_path: Path) -> None:
     assert open_follower("sqlite:skills.db", tmp_path).path.parent.name == "41b64cabb602"
 
 
-def test_nested_skill_can_replace_its_parent(upstream: Upstream, tmp_path: Path) -> None:
-    upstream.commit({**skill("gamma"), **skill("delta", folder="skills/gamma/")})
-    follower = fetch_to_cache(upstream.url, tmp_path)
-    assert served_paths(follower) == ["skills/gamma/SKILL.md", "skills/gamma/delta/SKILL.md"]
-    upstream.commit(skill("delta", folder="skills/gamma/"))
-    anyio.run(follower.refresh)
-    assert served_paths(follower) == ["skills/gamma/delta/SKILL.md"]
-
-
 @pytest.mark.parametrize("folder", ["#skills", ""])
 def test_files_outside_of_skills_are_not_downloaded(folder: str, upstream: Upstream, tmp_path: Path) -> None:
     size = 5_000

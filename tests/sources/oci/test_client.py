@@ -192,13 +192,10 @@ def test_redirect_or_large_response_of_token_server_is_refused(registry: FakeReg
         call_client(registry, "manifest", "1.0")
 
 
-@each_row(
-    "body",
-    [
-        *(b"", b"[]", b'{"token":""}', b'{"token":7}', b'{"token":"a\\r\\nX: y"}', b'{"token":"a b"}'),
-        b'{"token":"%s"}' % (b"a" * 40_000),
-    ],
-)
+@each_row("body", [
+    *(b"", b"[]", b'{"token":""}', b'{"token":7}', b'{"token":"a\\r\\nX: y"}', b'{"token":"a b"}'),
+    b'{"token":"%s"}' % (b"a" * 40_000),
+])  # fmt: skip
 def test_malformed_token_is_not_sent(registry: FakeRegistry, body: bytes) -> None:
     add_token_server(registry, body)
     with pytest.raises(UnacceptableError, match="no token that can be used"):

@@ -99,20 +99,17 @@ def test_credential_helper_supplies_credentials(
     assert "s3:cret" not in repr(ADA)
 
 
-@each_row(
-    ("header", "expected"),
-    [
-        ('Bearer realm="c://a",scope="b:c,d"', {"bearer": {"realm": "c://a", "scope": "b:c,d"}}),
-        ('Basic realm="a b, c"', {"basic": {"realm": "a b, c"}}),
-        ("BASIC", {"basic": {}}),
-        ('Basic realm=x, Bearer realm="y"', {"basic": {"realm": "x"}, "bearer": {"realm": "y"}}),
-        ('Bearer realm="a", realm="b"', {"bearer": {"realm": "a"}}),
-        ("", {}),
-        ('Basic realm="x", Basic realm="y", a=b', {"basic": {"realm": "x"}}),
-        ('realm="a"', {}),
-        ("\x00\xff=;", {}),
-    ],
-)
+@each_row(("header", "expected"), [
+    ('Bearer realm="c://a",scope="b:c,d"', {"bearer": {"realm": "c://a", "scope": "b:c,d"}}),
+    ('Basic realm="a b, c"', {"basic": {"realm": "a b, c"}}),
+    ("BASIC", {"basic": {}}),
+    ('Basic realm=x, Bearer realm="y"', {"basic": {"realm": "x"}, "bearer": {"realm": "y"}}),
+    ('Bearer realm="a", realm="b"', {"bearer": {"realm": "a"}}),
+    ("", {}),
+    ('Basic realm="x", Basic realm="y", a=b', {"basic": {"realm": "x"}}),
+    ('realm="a"', {}),
+    ("\x00\xff=;", {}),
+])  # fmt: skip
 def test_challenges_are_parsed(header: str, expected: dict[str, dict[str, str]]) -> None:
     assert parse_challenges(header) == expected
 

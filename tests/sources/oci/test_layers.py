@@ -38,13 +38,10 @@ def file_names(contents: UnitContents) -> dict[str, list[str]]:
     return {name: sorted(files) for name, files in contents.skills.items()}
 
 
-@each_row(
-    "media_type",
-    [
-        *(manifests.CONTENT, OCI_LAYER, "application/octet-stream", "application/vnd.cncf.skill.bundle.v1.tar+gzip"),
-        *("application/vnd.agent.skill.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip"),
-    ],
-)
+@each_row("media_type", [
+    *(manifests.CONTENT, OCI_LAYER, "application/octet-stream", "application/vnd.cncf.skill.bundle.v1.tar+gzip"),
+    *("application/vnd.agent.skill.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip"),
+])  # fmt: skip
 def test_format_of_layer_is_detected_by_content(media_type: str) -> None:
     for packed in (True, False):
         raw = tar({"a/SKILL.md": A, "a/b.txt": b"b"}, packed=packed)

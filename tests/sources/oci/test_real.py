@@ -14,12 +14,10 @@ from urllib.request import Request, urlopen
 import jwt
 import pytest
 
-from dispatching import local_serving
 from mcp_skills_server.sources.oci.manifests import INDEX, MANIFEST
 from sources.fetching import cache_option, run_command
 from sources.oci.registries import REPOSITORY, DockerRegistry, docker_config, docker_registry, htpasswd, self_signed
 from sources.publishers import Publisher, ReceivedRequest, respond_with
-from sources.test_mirrors import ORIGIN, skills_by_name
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.needs_program("docker-registry")
@@ -109,18 +107,6 @@ def test_push_restores_artifact_that_the_registry_deleted(
     assert second.stdout == first
     assert "1 new" in second.stderr
     assert "beta" in run_command("list", registry.named(), *cache_option(tmp_path)).stdout
-
-
-def test_last_copy_is_served_when_registry_is_gone(skills: Path, tmp_path: Path) -> None:
-    with docker_registry(tmp_path / "registry") as registry:
-        run_command("push", skills, registry.named())
-        with local_serving(registry.named(), *cache_option(tmp_path)) as direct:
-            served = skills_by_name(direct)
-            assert served.keys() == {"alpha", "beta"}
-            assert {each["_meta"][ORIGIN] for each in served.values()} == {registry.named()}
-    listed = run_command("list", registry.named(), *cache_option(tmp_path))
-    assert "alpha" in listed.stdout
-    assert "serving the last copy" in listed.stderr
 
 
 @pytest.mark.needs_program("htpasswd", "openssl")

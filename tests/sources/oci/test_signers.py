@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,13 @@ import pytest
 
 from mcp_skills_server.provenance.keyless import Identity, KeylessVerifier
 from mcp_skills_server.sources.mirrors import Follower
-from mcp_skills_server.sources.oci import manifests
-from mcp_skills_server.sources.oci.access import Access
-from mcp_skills_server.sources.oci.client import RegistryClient
-from mcp_skills_server.sources.oci.reference import parse_reference
 from mcp_skills_server.sources.source import SourceError, UnidentifiedError, UnreachableError
 from provenance.local_sigstore import BUNDLE, ISSUER, SUBJECT, LocalSigstore, statement
 from provenance.test_keyless import configuration
-from sources.fetching import LOCAL, cache_option, open_follower, run_command, skill_names
-from sources.oci.registries import REPOSITORY, DockerRegistry, FakeRegistry, digest, docker_registry
+from sources.fetching import cache_option, open_follower, run_command, skill_names
+from sources.oci.registries import REPOSITORY, FakeRegistry, digest
 from sources.publishers import respond_with, skill_md
 from tables import each_row
-from wire import write_skill
 
 
 @pytest.fixture(scope="module")
@@ -189,76 +183,41 @@ def test_malformed_list_of_referrers_admits_nothing_and_is_asked_for_again(
     assert follower.has_copy
 
 
-# A real registry, and the commands
-
-
-def attach(registry: DockerRegistry, subject: str, *bundles: bytes) -> None:
-    """Make bundles the referrers of a manifest, as `cosign sign` does."""
-    reference = parse_reference(registry.named())
-
-    async def put() -> None:
-        async with RegistryClient(LOCAL, reference, Access(reference)) as client:
-            await client.upload(digest(b"{}"), b"{}")
-            entries: list[dict[str, Any]] = []
-            for bundle in bundles:
-                await client.upload(digest(bundle), bundle)
-                layer = {"mediaType": BUNDLE, "digest": digest(bundle), "size": len(bundle)}
-                config = {"mediaType": "application/vnd.oci.empty.v1+json", "digest": digest(b"{}"), "size": 2}
-                of = {"mediaType": manifests.MANIFEST, "digest": subject, "size": 1}
-                head = {"schemaVersion": 2, "mediaType": manifests.MANIFEST, "artifactType": BUNDLE}
-                raw = json.dumps({**head, "config": config, "layers": [layer], "subject": of}).encode()
-                await client.put_manifest(digest(raw), manifests.MANIFEST, raw)
-                listed = {"mediaType": manifests.MANIFEST, "digest": digest(raw), "size": len(raw)}
-                entries.append({**listed, "artifactType": BUNDLE})
-            index = json.dumps({"schemaVersion": 2, "mediaType": manifests.INDEX, "manifests": entries}).encode()
-            await client.put_manifest(subject.replace(":", "-"), manifests.INDEX, index)
-
-    anyio.run(put)
-
-
-@pytest.fixture
-def docker(tmp_path: Path) -> Iterator[DockerRegistry]:
-    with docker_registry(tmp_path / "registry") as running:
-        yield running
-
-
-@pytest.mark.needs_program("docker-registry")
 def test_commands_admit_only_what_the_identity_signed(tmp_path: Path, sigstore: LocalSigstore) -> None:
     sigstore.trusted_root(tmp_path / "trusted_root.json")
-    skill = write_skill(tmp_path / "skills" / "alpha", body="# First\n")
     options = cache_option(tmp_path)
-    with docker_registry(tmp_path / "registry") as registry:
+    with FakeRegistry() as registry:
         config = configuration(tmp_path, registry.named())
 
-        def push(body: str) -> str:
-            write_skill(skill, body=body)
-            return run_command("push", skill, registry.named()).stdout.strip().rpartition("@")[2]
+        def refusal_of(command: str, *words: str, code: int = 2) -> str:
+            done = run_command(command, "--config", config, *words, code=code)
+            return done.stdout + done.stderr
 
         def shown() -> str:
             return run_command("show", "alpha", "--config", config, *options).stdout
 
-        first = push("# First\n")
-        done = run_command("list", "--config", config, *options, code=2)
-        assert "is not signed by the required identity: the registry has no bundle of sigstore" in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-        attach(registry, first, sigstore.bundle(statement(first), "x@x.example"))
-        assert "Certificate's SANs do not match" in run_command("list", "--config", config, *options, code=2).stderr
-        attach(registry, first, sigstore.bundle(statement(first)))
-        assert "First" in shown()
+        first = registry.skill("alpha", {"SKILL.md": skill_md("alpha", "First.")}, "1.0")
+        registry.refer(first)
+        unsigned = refusal_of("list", *options)
+        assert "is not signed by the required identity: the registry has no bundle of sigstore" in unsigned
+        assert len(unsigned.splitlines()) == 1
+        registry.refer(first, sigstore.bundle(statement(first), "x@x.example"))
+        assert "Certificate's SANs do not match" in refusal_of("list", *options)
+        registry.refer(first, sigstore.bundle(statement(first)))
+        assert "First." in shown()
         # the tag moves to what is not signed: the last copy stays, with a problem
-        second = push("# Second\n")
-        done = run_command("validate", "--config", config, *options, code=1)
-        assert "signature-missing" in done.stdout
-        assert f"{second[:19]} is not signed" in done.stdout
-        assert "serving the last copy" in done.stdout
-        assert "First" in shown()
-        attach(registry, second, sigstore.bundle(statement(second)))
-        assert "Second" in shown()
-        attach(registry, second)  # removed: it was admitted before
-        assert "Second" in shown()
-        other = cache_option(tmp_path / "other")
-        assert "no bundle" in run_command("list", "--config", config, *other, code=2).stderr
+        second = registry.skill("alpha", {"SKILL.md": skill_md("alpha", "Second.")}, "1.0")
+        registry.refer(second)
+        problem = refusal_of("validate", *options, code=1)
+        assert "signature-missing" in problem and f"{second[:19]} is not signed" in problem
+        assert "serving the last copy" in problem
+        assert "First." in shown()
+        registry.refer(second, sigstore.bundle(statement(second)))
+        assert "Second." in shown()
+        registry.refer(second)  # removed: it was admitted before
+        assert "Second." in shown()
+        assert "no bundle" in refusal_of("list", *cache_option(tmp_path / "other"))
     # without the registry
-    assert "Second" in shown()
+    assert "Second." in shown()
     config.write_text(config.read_text().replace(SUBJECT, "x@x.example"))
-    assert "cannot be reached" in run_command("list", "--config", config, *options, code=2).stderr
+    assert "cannot be reached" in refusal_of("list", *options)

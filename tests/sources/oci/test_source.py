@@ -237,15 +237,12 @@ def test_skill_whose_name_differs_only_in_case_is_refused_for_that(
     assert skill_names(tmp_path / "own") == ["Foo"]
 
 
-@pytest.mark.parametrize(
-    "push",
-    [
-        lambda registry: registry.collection({}, "1.0"),
-        lambda registry: registry.put(registry.manifest(tar({"README.md": b""})), "1.0"),
-        lambda registry: registry.put(registry.manifest(b"\x28\xb5\x2f\xfd"), "1.0"),  # zstd
-        lambda registry: registry.collection({"x": registry.collection(publish(registry, "a"))}, "1.0"),
-    ],
-)
+@pytest.mark.parametrize("push", [
+    lambda registry: registry.collection({}, "1.0"),
+    lambda registry: registry.put(registry.manifest(tar({"README.md": b""})), "1.0"),
+    lambda registry: registry.put(registry.manifest(b"\x28\xb5\x2f\xfd"), "1.0"),  # zstd
+    lambda registry: registry.collection({"x": registry.collection(publish(registry, "a"))}, "1.0"),
+])  # fmt: skip
 def test_refused_artifact_leaves_last_copy(
     registry: FakeRegistry, tmp_path: Path, push: Callable[[FakeRegistry], object]
 ) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from mcp_skills_server.format.archive import pack
 from tables import each_row
-from web.http_wire import Reply, bearer_header, token_file
-from web.in_process import APPS, app_serving, local_page
-from web.test_grants import ANN, configure
-from web.ui.serving import fetch, get, grant, text_of, visible_text
+from web.http_wire import Reply
+from web.in_process import APPS, local_page
+from web.ui.serving import fetch, text_of, visible_text
 from wire import write_skill
 
 MANIFEST = (
@@ -91,19 +90,16 @@ def test_archive_of_several_skills_and_packed_one(tmp_path: Path) -> None:
         assert "It would be not served from tea" in broken or "It would be not listed from tea" in broken
 
 
-@each_row(
-    ("raw", "words"),
-    [
-        (named("../SKILL.md"), "leads out of the skill"),
-        (named("/etc/SKILL.md"), "is absolute"),
-        (named("tea/..\\SKILL.md"), "backslash"),
-        (named("tea/README.md"), "it has no SKILL.md"),
-        (linked(), "link"),
-        (zipped(tea__SKILL_md=b"\0" * (45 << 20)), "refused"),
-        (b"plain text", "its content is none of"),
-        (b"", "its content is none of"),
-    ],
-)
+@each_row(("raw", "words"), [
+    (named("../SKILL.md"), "leads out of the skill"),
+    (named("/etc/SKILL.md"), "is absolute"),
+    (named("tea/..\\SKILL.md"), "backslash"),
+    (named("tea/README.md"), "it has no SKILL.md"),
+    (linked(), "link"),
+    (zipped(tea__SKILL_md=b"\0" * (45 << 20)), "refused"),
+    (b"plain text", "its content is none of"),
+    (b"", "its content is none of"),
+])  # fmt: skip
 def test_hostile_archive_is_refused(tmp_path: Path, raw: bytes, words: str) -> None:
     write_skill(tmp_path / "own")
     before = sorted(tmp_path.rglob("*"))
@@ -125,14 +121,3 @@ def test_upload_is_refused_cross_site_signed_out_malformed_and_too_large(tmp_pat
         assert upload(page, raw, kind="multipart/form-data").status == 400
         assert "too long" in visible_text(upload(page, b"\0" * (51 << 20)))
         assert upload(page, raw).status == 200
-
-
-def test_server_looks_at_no_archive(tmp_path: Path) -> None:
-    write_skill(tmp_path / "skills" / "tea")
-    token_file(tmp_path, f"ann={ANN}")
-    config = configure(tmp_path, grant("ann", "**", may=["admin"]))
-    with app_serving("--config", config, "--ui") as server:
-        headers = bearer_header(ANN) | {"Sec-Fetch-Site": "same-origin"}
-        assert get(server, "/ui/archive", **bearer_header(ANN)).status == 404
-        assert "/ui/archive" not in text_of(get(server, "/ui/", **bearer_header(ANN)))
-        assert server.send("POST", "/ui/archive", b"x", headers).status == 405

@@ -138,19 +138,6 @@ def test_model_view_unfolds_cut_skills_and_copies_instructions(chromium: Browser
         expect(page.get_by_text("legacy era").first).to_be_visible()
 
 
-def test_copy_button_gets_its_name_back_after_two_clicks(chromium: Browser, shared: tuple[str, str]) -> None:
-    with visit(chromium, shared, permissions=["clipboard-read", "clipboard-write"]) as (seen, origin):
-        page = seen.page
-        page.clock.install()
-        page.goto(f"{origin}/ui/{REFUNDS}?text=raw")
-        button = page.get_by_role("region", name="SKILL.md").locator("button")
-        for _ in range(2):
-            button.click()
-            expect(button).to_have_text("Copied")
-        page.clock.run_for(5_000)
-        expect(button).to_have_text("Copy")
-
-
 def test_page_works_without_javascript(chromium: Browser, tmp_path: Path) -> None:
     write_skill(tmp_path / "tea", name="teas")
     with open_local_page(chromium, FIXTURES, tmp_path, java_script_enabled=False) as (seen, origin):
@@ -198,14 +185,6 @@ def test_live_view_shows_changes_until_sign_out_in_another_tab(chromium: Browser
         expect(state).to_contain_text("Reload the page.")
         expect(changes).not_to_contain_text("secret")
         seen.refused.clear()  # the event stream is refused after signing out
-
-
-def test_live_view_reports_lost_connection(chromium: Browser, skills: Path) -> None:
-    with open_page(chromium) as seen:
-        with page_serving(skills) as server:
-            seen.page.goto(f"http://127.0.0.1:{server.port}/ui/live")
-            expect(seen.page.get_by_role("status")).to_have_text(LIVE_STATUS)
-        expect(seen.page.get_by_role("status")).to_have_text("The connection is lost; trying again.")
 
 
 def test_open_page_catches_up_with_edits_made_while_the_server_was_down(chromium: Browser, skills: Path) -> None:
@@ -257,22 +236,6 @@ def test_update_keeps_the_focus_on_its_link(chromium: Browser, skills: Path) -> 
         write_skill(skills / "refunds", description="Something else.")
         expect(page.locator("#results")).to_contain_text("Something else.")
         expect(link).to_be_focused()
-
-
-def test_filter_keeps_the_chosen_order(chromium: Browser, skills: Path) -> None:
-    write_skill(skills / "tea", body="word " * 100)
-    for javascript in (True, False):
-        with open_local_page(chromium, skills, java_script_enabled=javascript) as (seen, _):
-            page = seen.page
-            page.get_by_role("link", name="Tokens").click()
-            page.get_by_label("Problem").select_option("any")
-            page.get_by_role("button", name="Search").click()
-            page.wait_for_url("**problem=any*")
-            assert "sort=tokens" in page.url
-            page.get_by_label("Problem").select_option("")
-            page.get_by_role("button", name="Search").click()
-            page.wait_for_url(lambda url: "any" not in url)
-            assert page.locator("#results h2").all_text_contents() == ["tea", "refunds"]
 
 
 def test_filters_are_folded_on_a_phone_unless_one_is_set(chromium: Browser, skills: Path) -> None:

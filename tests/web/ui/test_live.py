@@ -18,21 +18,17 @@ from starlette.requests import Request
 
 from catalog.forest import load_registry, skill_md, skills, write_files
 from mcp_skills_server.access.grants import Grant, Pattern, Permissions
-from mcp_skills_server.access.quota import Owner, QuotaError, Quotas, Streams
+from mcp_skills_server.access.quota import Owner, Streams
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
-from mcp_skills_server.catalog.views import GrantedSkills, Views
+from mcp_skills_server.catalog.views import GrantedSkills
 from mcp_skills_server.model import Changes, Skill
-from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.policy import make_policy
 from mcp_skills_server.web.ui import changes as ui_changes
 from mcp_skills_server.web.ui import revisions as ui_revisions
-from mcp_skills_server.web.ui.app import VIEWS, WebPage
 from mcp_skills_server.web.ui.changes import Change, ChangeStream, Live
 from mcp_skills_server.web.ui.pages import live
 from mcp_skills_server.web.ui.revisions import Revisions, SkillRevision
-from mcp_skills_server.web.ui.session import PageSessions, Viewer
 from web.http_wire import Server, wait_until
 from web.ui.serving import get, make_context, page_serving, visible_text
 from wire import DEADLINE, write_skill
@@ -142,22 +138,6 @@ async def test_burst_of_changes_is_one_event_and_withheld_change_is_none() -> No
 
 
 @pytest.mark.anyio
-async def test_stream_beyond_a_limit_is_refused_and_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    changes = Live(Streams(9))
-    streams = [await started_stream(changes, ALL_SKILLS, owner) for owner in "aabbccdd"]
-    for owner, reason in (("a", "one client may have at most 2"), ("another", "limit of 8 is reached")):
-        with pytest.raises(QuotaError, match=reason):
-            ChangeStream(changes, ALL_SKILLS, Owner(owner), 0, allow)
-        assert caplog.messages[-1].startswith(f"refused a stream of {owner}: ") and reason in caplog.messages[-1]
-    assert len(changes.streams) == 8
-    changes.note(appeared("one"))
-    for stream in streams:
-        assert (await anext(stream.lines)).startswith("id: ")
-        changes.streams.release(stream)
-    assert len(changes.streams) == 0
-
-
-@pytest.mark.anyio
 async def test_idle_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ui_changes.HEARTBEAT_S == 30
     monkeypatch.setattr(ui_changes, "HEARTBEAT_S", 0.01)
@@ -216,21 +196,6 @@ def test_disconnected_client_releases_its_stream(tmp_path: Path) -> None:
     anyio.run(serve)
     assert open_streams == [1]
     assert len(context.site.live.streams) == 0
-
-
-def test_stream_of_a_server_that_still_loads_ends_so_that_browsers_ask_again(skills: Path) -> None:
-    registry = Registry([skills])
-    sessions = PageSessions(make_policy("127.0.0.1", (), (), ()), Quotas())
-    page = WebPage(Runtime(registry), Settings(), Views(registry), sessions)
-    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
-    for view in VIEWS:
-        response = anyio.run(page._shown, request, Viewer(), view)
-        if view.page is live.events:
-            assert (response.status_code, response.body) == (200, b"retry: 3000\n\n")
-            assert response.headers["Content-Type"].startswith("text/event-stream")
-        else:
-            assert (response.status_code, response.headers["Refresh"]) == (503, "1"), view.path
-    registry.load()
 
 
 def test_stream_is_refused_when_other_owners_hold_all_streams_of_any_protocol(tmp_path: Path) -> None:
@@ -311,19 +276,6 @@ def test_change_during_the_first_reading_is_named(tmp_path: Path, read: str) -> 
         revisions._note(1.0, "a", change.before["a"], change.after["a"])
     (revision,) = revisions.latest("a")
     assert (revision.kind, *revision.others) == ("changed", "file changed: SKILL.md")
-
-
-def test_files_are_read_at_start_until_memory_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ui_revisions, "_MAX_KEPT", 1000)
-    for name in "abcd":
-        write_skill(tmp_path / name, body="x" * 300)
-    read: list[str] = []
-    with Registry([tmp_path]) as registry:
-        revisions = Revisions(registry)
-        monkeypatch.setattr(revisions, "_read", lambda skill: read.append(skill.path) or {"f": (bytes(400), False)})
-        registry.load()
-        revisions._read_known()
-    assert (read, [*revisions._kept]) == (["a", "b", "c"], ["a", "b"])
 
 
 def test_nested_skill_is_not_part_of_outer_history(tmp_path: Path) -> None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from click.testing import CliRunner
 
-from catalog.forest import load_registry, skill_md, write_files
+from catalog.forest import skill_md, write_files
 from mcp_skills_server.cli import cli
 from mcp_skills_server.codes import problem
-from mcp_skills_server.model import Snapshot
 from mcp_skills_server.web.ui.pages import problems
 from tables import each_row
 from web.http_wire import bearer_header, token_file
 from web.in_process import app_serving
 from web.test_grants import ANN, BOB, configure
-from web.ui.serving import get, grant, list_pages, make_context, skill_paths, text_of, visible_text
+from web.ui.serving import get, grant, list_pages, skill_paths, text_of, visible_text
 from wire import ROOT, write_skill
 
 BROKEN = ROOT / "fixtures" / "broken"
@@ -39,16 +37,6 @@ def test_excerpt_has_two_lines_before_and_after_its_place() -> None:
 )
 def test_problem_is_assigned_to_a_file_of_its_skill(path: str, file: str) -> None:
     assert problems.file_of(problem("body-empty", "x").at(path, "a"), "p/a", {"SKILL.md": 1, "x/y.md": 1}) == file
-
-
-def test_root_problems_are_shown_to_administrators_only(tmp_path: Path) -> None:
-    registry = load_registry(write_files(tmp_path, {"a/SKILL.md": skill_md("b")}))
-    of_root = problem("root-missing", "is gone").at(str(tmp_path / "lost"), "")
-    registry.snapshot = Snapshot(dict(registry.snapshot.skills), (of_root,))
-    context = make_context(registry=registry)
-    for is_admin, codes in ((False, {"name-mismatch"}), (True, {"name-mismatch", of_root.code})):
-        found = problems.survey_of(replace(context, is_admin=is_admin)).problems
-        assert {problem.code for problem in found} == codes
 
 
 def test_problems_equal_those_of_validate_and_mark_their_lines() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, expect
 
+from commands.calls import invoke
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.proposals.intake import propose as propose_files
@@ -24,10 +26,10 @@ from tables import each_row
 from web.http_wire import Reply, Target, bearer_header, client, token_file
 from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB, configure
-from web.ui.chromium import find_harm, needs_chromium, open_page, page_width
-from web.ui.serving import fetch, get, grant, ui_command, visible_text
+from web.ui.chromium import needs_chromium, open_page, page_width
+from web.ui.serving import fetch, get, grant, signed_in, ui_command, visible_text
 from web.ui.serving import text_of as text_of_reply
-from wire import serving, write_skill
+from wire import write_skill
 
 RIGHTS = ["propose", "review"]
 GRANTS = grant("ann", "**", may=RIGHTS) + grant("bob", "tea", "tea/**", may=RIGHTS)
@@ -119,14 +121,6 @@ def test_reviewer_sees_granted_proposals_and_decides(folder: Path) -> None:
     assert (record["principal"], record["proposer"], record["skill"]) == ("token:bob", "token:ann", "tea")
 
 
-def test_similar_skills_are_shown_only_to_reviewers_who_may_read_them(folder: Path) -> None:
-    write_skill(folder / "skills" / "spy", description="Does a thing when it is asked to.")
-    with reviewing(folder) as server:
-        path = f"/ui/proposals/{propose(server, ANN, 'tea')}"
-        assert "spy says much the same" in visible_text(get(server, path, **bearer_header(ANN)))
-        assert "spy" not in visible_text(get(server, path, **bearer_header(BOB)))
-
-
 def test_queries_rank_only_skills_that_the_reviewer_may_read(folder: Path) -> None:
     """A hidden skill for the same words would show itself by the rank."""
     cases = json.dumps([{"query": "brew strong tea leaves", "should_trigger": True}])
@@ -163,6 +157,58 @@ def test_refusal_on_the_page_names_no_folder_without_admin(folder: Path) -> None
             assert not [word for word in (str(folder), "brew", "is not", "another") if word in refusal(BOB)]
             assert "brew" in refusal(CHIEF)
             file.unlink()
+
+
+def measure(root: Path, cache: Path) -> None:
+    """Evaluate a root's skills by a judge that passes whatever has a skill, and names a hostile model."""
+    judge = root.parent / "judge.py"
+    judge.write_text(
+        "import json, sys\nquestion = json.load(sys.stdin)\npassed = bool(question['skill'])\n"
+        "graded = [{'text': text, 'passed': passed} for text in question['expectations']]\n"
+        f"print(json.dumps({{'expectations': graded, 'model': {HOSTILE!r}}}))\n"
+    )
+    words = ("--outputs", "--judge", f"{sys.executable} {judge}", "--cache-dir", cache)
+    assert invoke("evaluate", root, *words).return_value == 0
+
+
+def test_reviewer_sees_the_lift_of_exactly_the_proposed_version(folder: Path) -> None:
+    cache, text = folder / "cache", manifest("tea") + "Brew.\n"
+    evals = json.dumps({"evals": [{"prompt": "Brew.", "assertions": ["it is hot"]}]})
+    tried = write_skill(folder / "tried/tea", evals__evals_json=evals)
+    (tried / SKILL_MD).write_text(text)
+    measure(folder / "tried", cache)
+    options = ("--config", configure(folder, GRANTS), "--proposals", folder / "kept", "--ui", "--cache-dir", cache)
+    with app_serving(*options) as server, client(server, "modern", token=ANN) as wire:
+
+        def review(text: str) -> Reply:
+            files = {SKILL_MD: text, "evals/evals.json": evals}
+            proposed = wire.call("skills_propose", name="tea", files=files, reason="It is missing.")
+            return get(server, f"/ui/proposals/{proposed['structuredContent']['id']}", **bearer_header(BOB))
+
+        page = review(text)
+        shown = r"helps 3 of 3 assertions, 0 of 3 with no skill, .* \(95 % .*\); measured 20..-..-.. with <script>"
+        assert re.search(shown, visible_text(page))
+        assert b"<script>alert" not in page.body and b"<img src=x" not in page.body
+        assert "of 3 assertions" not in visible_text(review(text + "More.\n"))
+
+
+def test_author_sees_the_lift_of_the_version_that_is_served(tmp_path: Path) -> None:
+    evals = {"prompt": "Brew.", "assertions": ["it is hot"]}
+    tea = write_skill(tmp_path / "skills/tea", evals__evals_json=json.dumps({"evals": [evals]}))
+    write_skill(tea / "green")  # a nested skill is no part of it
+    address, cache = "/ui/skills/tea?tab=evaluation", tmp_path / "cache"
+    with app_serving(tmp_path / "skills", "--ui", "--cache-dir", cache) as server:
+        assert "This version was not measured yet" in visible_text(get(server, address))
+        measure(tmp_path / "skills", cache)
+        page = get(server, address)
+        assert "helps 3 of 3 assertions, 0 of 3 with no skill" in visible_text(page)
+        assert b"<script>alert" not in page.body
+        assert "outputs" not in visible_text(get(server, "/ui/skills/tea/green?tab=evaluation"))
+    with signed_in(tmp_path / "skills", "--cache-dir", cache) as (origin, cookie):
+        assert "helps 3 of 3" in visible_text(fetch(origin + address, cookie))
+    (tea / SKILL_MD).write_text((tea / SKILL_MD).read_text() + "More.\n")
+    with app_serving(tmp_path / "skills", "--ui", "--cache-dir", cache) as server:
+        assert "This version was not measured yet" in visible_text(get(server, address))
 
 
 def test_proposals_need_a_grant_on_a_server_but_not_locally(folder: Path) -> None:
@@ -249,36 +295,3 @@ def test_proposal_is_reviewed_on_a_phone(chromium: Browser, folder: Path) -> Non
         expect(page.get_by_role("heading", name="Decision")).to_be_visible()
         page.get_by_role("button", name="Reject").click()
         expect(page.get_by_role("status")).to_contain_text("Rejected by local")
-
-
-@needs_chromium
-def test_approval_in_browser_reaches_another_host(chromium: Browser, folder: Path) -> None:
-    """One host proposes, a person approves in a browser, another host is notified and loads the new text."""
-    skills, store = folder / "skills", folder / "kept"
-    with (
-        serving(skills, "--proposals", store, host="one") as proposer,
-        serving(skills, host="two") as other,
-        ui_command(skills, "--proposals", store) as address,
-        open_page(chromium) as seen,
-    ):
-        digest = proposer.call("skills_load", names=["coffee"])["structuredContent"]["active_skills"][0]["digest"]
-        files = {SKILL_MD: "---\nname: coffee\ndescription: Grinds coffee beans, and brews tea.\n---\n\nSlowly.\n"}
-        proposed = proposer.call("skills_propose", name="coffee", files=files, reason="Tea, too.", base=digest)
-        assert not proposed.get("isError"), text_of(proposed)
-        page = seen.page
-        page.goto(address)
-        assert page.url == address.partition("enter")[0], "the secret leaves the address"
-        assert page.evaluate("() => document.cookie") == ""
-        page.get_by_role("link", name="Proposals").click()
-        page.get_by_role("link", name="coffee").click()
-        expect(page.locator("table.sides")).to_contain_text("Slowly.")
-        expect(page.locator("#queries + ul")).to_contain_text("rank 1 now, 1 with the proposal")
-        assert find_harm(page) == []
-        page.get_by_label("Message to the proposer").fill("Good idea")
-        page.get_by_role("button", name="Approve").click()
-        expect(page.get_by_role("status")).to_contain_text(re.compile(r"Approved by local .* 20\d\d.*: Good idea"))
-        while other.notification()["method"] != "notifications/resources/list_changed":
-            pass
-        assert "Slowly." in text_of(other.call("skills_load", names=["coffee"]))
-        assert "approved, Good idea" in text_of(proposer.call("skills_proposals"))
-        assert seen.refused == []

@@ -23,12 +23,11 @@ from forkserver import run
 from mcp_skills_server.hosts import edit
 from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import start_command
-from mcp_skills_server.web.ui.pages import skill
 from web.http_wire import Reply, bearer_header, token_file, wait_until
 from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import needs_chromium
-from web.ui.serving import fetch, get, grant, make_context, signed_in, skill_paths, text_of, visible_text
+from web.ui.serving import fetch, get, grant, signed_in, skill_paths, text_of, visible_text
 from web.ui.test_browser import open_local_page
 from web.ui.test_skill import PNG
 from wire import FIXTURES, Wire, write_skill
@@ -380,7 +379,7 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         page = get(server, "/ui/skills/refunds?tab=evaluation")
         text = visible_text(page)
         assert "Trigger set: 1 of 3 prompts pass" in text
-        assert "minutes comes first by the words minutes, meeting" in text
+        assert "minutes, by the words minutes, meeting" in text
         assert "odd.json: has no trigger set" in text
         assert re.search(r"Claude Code[^:]*: with its description", text)
         assert "Codex : not at all; skills_search finds it" in text
@@ -396,17 +395,3 @@ def test_author_sees_failed_queries_hosts_neighbours_copies_and_icon(tmp_path: P
         assert "Also at two/tea" in visible_text(copy)
         # of other kinds the page sends no picture, but a download
         assert 'class="icon"' not in text_of(get(server, "/ui/skills/bitmap"))
-
-
-def test_copies_failures_and_neighbours_of_a_skill_are_bounded(tmp_path: Path) -> None:
-    queries = [{"query": f"peel pears n{number}", "should_trigger": True} for number in range(101)]
-    for number in range(22):
-        write_skill(tmp_path / f"p{number:02}" / "tea", description="Brews tea of leaves, hot.")
-    for number in range(7):
-        description = "Paints a fence with a brush and green paint."
-        write_skill(tmp_path / f"kind-{number}", description=description, evals__a_json=json.dumps(queries))
-    context = make_context(tmp_path)
-    skills = context.snapshot.skills
-    assert len(skill._copies(context, skills["p00/tea"])) == 19
-    report = skill._author_report(context, skills["kind-0"])
-    assert (len(report.failed), len(report.neighbours)) == (100, 5)

@@ -256,6 +256,7 @@ class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
     def part(self, server: Server, http: HttpServices) -> Part | None:
         if not self.ui:
             return None
+        from mcp_skills_server.commands.options import index_of
         from mcp_skills_server.web.ui.app import WebPage  # lazy, since it loads templates
         from mcp_skills_server.web.ui.session import PageSessions
 
@@ -268,6 +269,7 @@ class PageFeature(Feature, heading="Page (--transport http)", example="--ui"):
             sessions,
             site_states=server.opened.source_states,
             counts=server.feature(UsageCounts).store,
+            answers=index_of(server.options.cache_dir),
         )
         return page.part()
 

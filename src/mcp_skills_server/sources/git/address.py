@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from mcp_skills_server.access.hosts import is_loopback
 from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.sources.addresses import is_loopback
 
 PROTOCOLS: Final = ("https", "ssh", "file", "http")
 _IS_GIT: Final = re.compile(r"git\+[a-z0-9+.-]*:", re.IGNORECASE)

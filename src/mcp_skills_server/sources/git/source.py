@@ -141,30 +141,37 @@ class GitFolder(Source):
         async def fetch(run: UnitIntake, missing: Sequence[Unit]) -> None:
             await self._in_thread(self._put, run, tip, missing)
 
-        plan = Plan(units, fetch, index, refused=refused, refused_stay=False, is_atomic=True)
-        plan.touched, plan.warnings = touched, accepted
-        return plan
+        return Plan(
+            units,
+            fetch,
+            index,
+            touched,
+            refused=refused,
+            refused_stay=False,
+            is_atomic=True,
+            warnings=accepted,
+        )
 
     def _all(self, tip: Tip) -> tuple[dict[str, WantedSkill], None, Sequence[str]]:
         """Return all skills of a commit by folder, None, and the lines for the operator."""
         entries = self._repository.entries(tip.commit, self._address.folder)
-        skills, hidden, elsewhere = select(entries, hidden=self.settings.hidden)
+        selected = select(entries, hidden=self.settings.hidden)
         limits, warnings = self.settings.fetch.limits, list[str]()
-        if len(skills) > limits.skills:
+        if len(selected.skills) > limits.skills:
             raise UnacceptableError(f"it has more than {limits.skills} skills; name a #folder")
-        if hidden:
-            places = summarize([*hidden])
+        if selected.in_dot_folders:
+            folders = summarize(selected.in_dot_folders)
             warnings.append(
-                f"skills lie in folders that begin with a dot ({places}); --hidden serves them"
+                f"skills lie in folders that begin with a dot ({folders}); --hidden serves them"
             )
-        elif not skills:
+        elif not selected.skills:
             warnings.append("it has no SKILL.md; name another #folder or @branch")
-        if elsewhere:
+        if selected.elsewhere:
             warnings.append(
-                f"links and submodules are not fetched ({summarize(elsewhere)}); give what they "
-                "lead to as a ROOT"
+                f"links and submodules are not fetched ({summarize(selected.elsewhere)}); give "
+                "what they lead to as a ROOT"
             )
-        return skills, None, warnings
+        return selected.skills, None, warnings
 
     def _touched(
         self, tip: Tip, known: IndexRecord
@@ -182,6 +189,7 @@ class GitFolder(Source):
             return None
         commits, skill_folders = (known.body, tip.commit), set[str]()
         for commit in commits:
+            # only the folders on the way to a change, without the trees below them
             listed = list_entries(commit, folder, deep=False)
             if around:
                 listed += list_entries(commit, folder, sorted(around), deep=False)
@@ -193,15 +201,16 @@ class GitFolder(Source):
         parts = {next((up for up in above(path) if up in skill_folders), path) for path in paths}
         if "" in parts:
             return None
-        (old, *old_rest), (new, *new_rest) = (
+        old, new = (
             select(list_entries(commit, folder, sorted(parts)), hidden=self.settings.hidden)
             for commit in commits
         )
-        total = known.skills + len(known.refused) - len(old) + len(new)
-        # the lines for the operator name all that lies beside skills, so `_all` has to write them
-        if any((*old_rest, *new_rest)) or not 0 < total <= self.settings.fetch.limits.skills:
+        if old.has_others or new.has_others:
+            return None  # the lines for the operator name all of them, so `_all` has to write them
+        total = known.skills + len(known.refused) - len(old.skills) + len(new.skills)
+        if not 0 < total <= self.settings.fetch.limits.skills:
             return None
-        return new, old.keys() | new.keys(), known.warnings
+        return new.skills, old.skills.keys() | new.skills.keys(), known.warnings
 
     def _put(self, intake: UnitIntake, tip: Tip, missing: Sequence[Unit]) -> None:
         """Pass the files of these skills to the intake, as one `git cat-file` streams them."""
@@ -289,13 +298,23 @@ class WantedSkill:
     key: str = ""
 
 
-def select(
-    entries: Iterable[TreeEntry], *, hidden: bool
-) -> tuple[dict[str, WantedSkill], list[str], list[str]]:
-    """Return the skills among these entries by folder, and what may hold further ones.
+class Selected(NamedTuple):
+    """The skills among entries, by folder, and the paths of what may hold further ones."""
 
-    That is the skill folders in dot folders, and the links and submodules beside skills. The
-    commit alone decides, so every machine selects the same files. A skill with a file that no
+    skills: dict[str, WantedSkill]
+    in_dot_folders: list[str]  # skill folders
+    elsewhere: list[str]  # links and submodules beside skills
+
+    @property
+    def has_others(self) -> bool:
+        """True if anything beside the skills may hold further ones."""
+        return bool(self.in_dot_folders or self.elsewhere)
+
+
+def select(entries: Iterable[TreeEntry], *, hidden: bool) -> Selected:
+    """Select the skills of a commit.
+
+    The commit alone decides, so every machine selects the same files. A skill with a file that no
     archive may hold is refused by itself.
     """
     files: dict[str, list[TreeEntry]] = {}  # a hostile tree may repeat a name
@@ -321,7 +340,7 @@ def select(
         lines += [f"{path}\0" for path in sorted(skill.left_out)]
         listed = "".join((f"{skill.folder}\0{skill.fault}\0", *lines))
         skill.key = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
-    return skills, passed, elsewhere
+    return Selected(skills, passed, elsewhere)
 
 
 def read_files(skill: WantedSkill, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:

@@ -20,14 +20,13 @@ from anyio import to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.durable import read_regular
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import PROGRAM, UsageError
 from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import printable
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.sources.oci.reference import OciReference
 from mcp_skills_server.sources.source import UnacceptableError
 
-_CLIENT: Final = "mcp-skills-server"
 _TOKEN: Final = re.compile("[!-~]{1,32768}")
 MAX_BYTES: Final = 1 << 16
 """Maximum size of a token server's response."""
@@ -240,7 +239,7 @@ class Access:
         fields = ({"service": service} if service else {}) | {"scope": self._scope}
         headers = {"Accept": "application/json"}
         if known is not None and known.identity:
-            fields |= {"grant_type": "refresh_token", "client_id": _CLIENT}
+            fields |= {"grant_type": "refresh_token", "client_id": PROGRAM}
             fields["refresh_token"] = known.secret
             headers["Content-Type"] = "application/x-www-form-urlencoded"
             raw = await ask("POST", realm, headers, urlencode(fields).encode("ascii"))

@@ -15,12 +15,12 @@ from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 from anyio import to_thread
 
+from mcp_skills_server.access.hosts import is_loopback
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.model import Json
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.model.digests import digest_of, is_digest
-from mcp_skills_server.sources import addresses
 from mcp_skills_server.sources.addresses import shown
 from mcp_skills_server.sources.http import (
     Hop,
@@ -199,7 +199,7 @@ class RegistryClient(HttpClient):
             if admitted:
                 headers["Authorization"] = admitted
             # An operator who names this machine means it. Redirects from there are checked anew.
-            return Hop(self._trust.private or addresses.is_loopback(self._reference.host), headers)
+            return Hop(self._trust.private or is_loopback(self._reference.host), headers)
         if urlsplit(url).scheme == "http" and not self._trust.http:
             reason = f"leads to {shown(url)}, which is plain http; --allow-http allows it"
             raise UnacceptableError(f"{self._reference.registry} {reason}")

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from mcp_skills_server.access.hosts import is_loopback
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.model.digests import is_digest
-from mcp_skills_server.sources import addresses
 
 LATEST: Final = "latest"
 TAGS: Final = "tags:"
@@ -121,6 +121,6 @@ def parse_reference(text: str, *, http: bool = False) -> OciReference:
         hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
         raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
     reference = OciReference(_SCHEMES[spelled], registry, repository, tag or None, digest or None)
-    if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
+    if reference.scheme == "http" and not http and not is_loopback(reference.host):
         raise UsageError(f"{shown} is plain http; --allow-http allows it")
     return reference

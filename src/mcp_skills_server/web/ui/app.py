@@ -31,6 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.authoring.tokens import ESTIMATE_RULE, estimated_tokens
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import View, Views, retry_when_stale
 from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.runtime.offering import Offering
@@ -50,6 +51,7 @@ from mcp_skills_server.web.ui.pages import (
     archive,
     catalogue,
     edit,
+    file,
     history,
     live,
     model,
@@ -121,8 +123,8 @@ class _PageView(NamedTuple):
 VIEWS: Final = (
     _PageView("/", _in_thread(catalogue.page), "Skills", "Skills"),
     _PageView("/skills/{path:path}", skill.page, "Skills"),
-    _PageView("/files/{path:path}", skill.file, "Skills"),
-    _PageView("/raw/{path:path}", skill.raw_file),
+    _PageView("/files/{path:path}", file.page, "Skills"),
+    _PageView("/raw/{path:path}", file.raw_file),
     _PageView("/edit/{path:path}", edit.page, "Skills"),
     _PageView("/archive", _in_thread(archive.page), "Skills"),
     _PageView("/history/{path:path}", _in_thread(history.page), "Skills"),
@@ -148,6 +150,7 @@ class WebPage:
         settings: those of the MCP server.
         site_states: returns the state of each fetched root.
         counts: the counts of uses; None if nothing is counted.
+        answers: the cache of `evaluate --outputs`.
     """
 
     def __init__(
@@ -159,6 +162,7 @@ class WebPage:
         *,
         site_states: Callable[[], Sequence[SourceState]] = list,
         counts: UsageStore | None = None,
+        answers: Index | None = None,
     ) -> None:
         self._runtime = runtime
         self._views = views
@@ -176,6 +180,7 @@ class WebPage:
             activity=Activity(),
             grants=lambda: views.grants,
             principals=lambda: [token.admission.principal for token in sessions.policy.tokens],
+            answers=answers,
         )
         self._sign_in = SignInEndpoints(sessions, self._site.templates)
 

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from mcp_skills_server.access.grants import LOCAL, Grant
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.catalog.views import View, permissions_of
 from mcp_skills_server.codes import unlisting_problem
 from mcp_skills_server.dialects import runtime
@@ -51,6 +52,7 @@ class SharedContext:
     activity: Activity
     grants: Callable[[], Sequence[Grant] | None]  # returns the grants in force; None without any
     principals: Callable[[], Iterable[Principal]]  # returns those of the static tokens
+    answers: Index | None = None  # the cache of `evaluate --outputs`
     histories: Histories = field(default_factory=Histories)  # of fetched git repositories
 
 

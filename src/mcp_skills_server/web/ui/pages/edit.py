@@ -185,5 +185,5 @@ def _write(ctx: Context, skill: Skill, before: bytes, after: bytes) -> str:
             replace_file(file, after, stat.S_IMODE(file.stat().st_mode))
     except OSError as error:
         return f"SKILL.md cannot be written ({error.strerror}); nothing was changed."
-    registry.rescan(str(file))
+    registry.refresh([str(file)], grace=False)
     return ""

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.authoring import lift
 from mcp_skills_server.authoring.evaluation import CaseResult, own_cases, ranked
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import View, permissions_of
@@ -122,6 +123,7 @@ def one(request: Request, ctx: Context, message: str = "", trouble: str = "") ->
         files=list(sides(reviewed.before, reviewed.after)),
         rendered=render(body, proposal.name, reviewed.after.keys(), SKILL_MD),
         queries=queries(registry, reviewed, ctx.view),
+        lift=lift.recall(ctx.site.answers, reviewed.digest),
         is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
 

@@ -1,47 +1,36 @@
-"""The view of one skill: its text with facts and audiences, its files, and its evaluation.
-
-The bytes of a file are sent in a form that browsers do not run.
-"""
+"""The view of one skill: its text with facts and audiences, its files, and its evaluation."""
 
 from __future__ import annotations
 
 import json
-import os
-from base64 import b64encode
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 from anyio import to_thread
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from mcp_skills_server.access.grants import SkillRights, rights_on
-from mcp_skills_server.authoring import context, evaluation
-from mcp_skills_server.authoring.evaluation import CaseResult, RankingJudge, Summary
+from mcp_skills_server.authoring import context, evaluation, lift
 from mcp_skills_server.authoring.tokens import estimated_tokens, estimated_tokens_of_bytes
+from mcp_skills_server.catalog.bundle import without_nested
 from mcp_skills_server.catalog.checks import Survey
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.hosts.disk import installed_hosts
-from mcp_skills_server.hosts.edit import entry_for, remote_entry_for, snippet
 from mcp_skills_server.hosts.table import HOSTS
-from mcp_skills_server.installation import shell_command, start_command
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Standing
 from mcp_skills_server.model.clients import client_of
-from mcp_skills_server.runtime.large_answers import limit_large_answers
-from mcp_skills_server.runtime.overlap import Overlap, is_copy, overlaps
+from mcp_skills_server.runtime.overlap import Overlap, is_copy
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.sources.kinds import COMMAND, kind_of
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.part import requester
-from mcp_skills_server.web.ui.addresses import choice_of, prefix
-from mcp_skills_server.web.ui.colours import coloured_lines
+from mcp_skills_server.web.ui.addresses import choice_of
 from mcp_skills_server.web.ui.context import (
     Argument,
     Context,
@@ -52,16 +41,10 @@ from mcp_skills_server.web.ui.context import (
 from mcp_skills_server.web.ui.pages.catalogue import can_switch, switched_off
 from mcp_skills_server.web.ui.pages.edit import can_edit
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
-from mcp_skills_server.web.ui.render import (
-    MAX_PICTURE_BYTES,
-    is_raster_name,
-    raster_type,
-    rendered,
-)
+from mcp_skills_server.web.ui.pages.snippets import snippets_for
+from mcp_skills_server.web.ui.pages.triggers import CheckedPrompt, check
+from mcp_skills_server.web.ui.render import is_raster_name, rendered
 
-_NAME: Final = "skills"
-_PROGRAM: Final = "mcp-skills-server"
-_TOKEN: Final = "SKILLS_TOKEN"  # noqa: S105 - the name of a variable
 GONE: Final = "This skill does not exist any more, or you may not read it. It may have moved."
 _TABS: Final = ("text", "files", "evaluation")
 _MAX_COPIES: Final = 20
@@ -69,29 +52,7 @@ _ARGUMENT_PREFIX: Final = "arg."
 _DEEPEST: Final = 8
 """Depth of folders in the file tree."""
 _MAX_CASES: Final = 100
-_NEIGHBOURS: Final = 20
-_MAX_SIMILAR: Final = 5
-_MIN_SHARE: Final = 0.4
 _IN_WORDS: Final = {"whole": "with its description", "absent": "not at all; skills_search finds it"}
-_FILE_GONE: Final = "This file does not exist any more. It may have moved."
-_MAX_SHOWN: Final = 1 << 20
-"""Bytes of the largest file that is shown; a larger one is offered for download."""
-_MAX_CHARACTERS: Final = 200_000
-_MAX_LINES: Final = 5_000
-"""Lines of the longest text with numbers."""
-_PIECE: Final = 1 << 18
-_SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
-_MARKDOWN: Final = (".md", ".markdown")
-
-
-class Snippet(NamedTuple):
-    """Ways to add this server to a host: command, part of its file, and maybe a link."""
-
-    key: str
-    title: str
-    command: str
-    text: str
-    link: str
 
 
 class Text(NamedTuple):
@@ -117,11 +78,11 @@ class FileTree:
 class AuthorReport(NamedTuple):
     """The findings on a skill for its author."""
 
-    summary: Summary | None  # of its trigger set
-    failed: Sequence[tuple[CaseResult, str]]  # the failed cases, each with the reason
+    checked: Sequence[CheckedPrompt]  # its trigger set
     errors: Sequence[UsageError | str]  # why files in its folder evals contain no cases
     hosts: Sequence[tuple[str, str]]  # hosts, and how much of it their models see unasked
     neighbours: Sequence[Overlap]  # similar skills, which a model may confuse with it
+    lift: Sequence[str]  # what it changes in outputs, as last measured
 
 
 async def page(request: Request, ctx: Context) -> Response:
@@ -162,7 +123,7 @@ async def page(request: Request, ctx: Context) -> Response:
 def heading(request: Request, ctx: Context, skill: Skill, tab: str) -> dict[str, Any]:
     """Return what every view of a skill begins with: names, facts, a switch, ways to add it."""
     origin, folder, own = identity.origin(skill), "", hosts_of_viewer(ctx)
-    if ctx.site.is_local:
+    if ctx.site.is_local:  # a remote viewer learns no path of this machine
         origin, folder = skill.origin, ctx.runtime.registry.place(skill)
     return {
         "skill": skill,
@@ -174,7 +135,7 @@ def heading(request: Request, ctx: Context, skill: Skill, tab: str) -> dict[str,
         "origin": origin,
         "revision": getattr(ctx.runtime.registry.roots[skill.root], "revision", ""),
         "place": folder,
-        "snippets": sorted(_snippets(request, ctx), key=lambda snippet: snippet.key not in own),
+        "snippets": sorted(snippets_for(request, ctx), key=lambda snippet: snippet.key not in own),
         "own": own,
         "switches": can_switch(ctx, skill),
         "edits": can_edit(ctx, skill),
@@ -220,9 +181,15 @@ def hosts_of_viewer(ctx: Context) -> Collection[str]:
 
 def skill_of(request: Request, ctx: Context) -> Skill:
     """Return the skill in the address; HTTPException 404 if the viewer may see no such skill."""
-    skill = ctx.snapshot.skills.get(request.path_params["path"])
+    path = request.path_params["path"]
+    skill = ctx.snapshot.skills.get(path)
     if skill is None:
-        raise HTTPException(404, GONE)
+        reasons = (problem for problem in ctx.snapshot.problems if problem.skill == path)
+        reason = next(map(partial(shown_problem, ctx), reasons), None)
+        if reason is None:
+            raise HTTPException(404, GONE)
+        text = "; ".join(filter(None, (reason.message, reason.hint)))
+        raise HTTPException(404, f"This skill is not served: {text}.")
     return skill
 
 
@@ -352,55 +319,6 @@ def _value(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
-# Host configuration
-
-
-def _snippets(request: Request, ctx: Context) -> list[Snippet]:
-    """Return each host's snippet, to start a server of these roots or to reach this URL."""
-    program, roots, url, token = start_command(), _addresses(ctx), "", None
-    given = roots
-    if not ctx.site.is_local:
-        program = [_PROGRAM]  # on the viewer's machine
-        url = f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
-        given = ["--url", url]
-        if not ctx.site.is_open:
-            token = _TOKEN
-            given += ["--token-env", token]
-    elif any(root.startswith(COMMAND) for root in roots):
-        return []  # the arguments of such a command, which may be secrets, are not shown
-    snippets: list[Snippet] = []
-    for key, host in HOSTS.items():
-        try:
-            if url:
-                entry = remote_entry_for(host, url, token)
-            else:
-                entry = entry_for(host, program, roots)
-        except UsageError:
-            continue  # the host has no such kind of entry
-        command = shell_command([*program, "install", key, *given])
-        text = snippet(host, _NAME, entry)
-        snippets.append(Snippet(key, host.title, command, text, _link(key, entry)))
-    return snippets
-
-
-def _addresses(ctx: Context) -> list[str]:
-    """Return each root as `install` takes it: the source, not the folder of its copies."""
-    texts = [root.address for root in ctx.runtime.registry.roots]
-    return [os.path.abspath(text) if kind_of(text).is_path else text for text in texts]
-
-
-def _link(key: str, entry: Mapping[str, object]) -> str:
-    """Return the link by which a host adds an entry; "" for a host without links."""
-    if "headers" in entry:
-        return ""  # the header has a variable, which only files can have
-    if key == "vscode":
-        return f"vscode:mcp/install?{quote(json.dumps({'name': _NAME, **entry}))}"
-    if key == "cursor":
-        config = b64encode(json.dumps(entry).encode()).decode()
-        return f"cursor://anysphere.cursor-deeplink/mcp/install?name={_NAME}&config={quote(config)}"
-    return ""
-
-
 # Author report
 
 
@@ -410,22 +328,15 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     if ctx.site.is_local:
         show = registry.roots[skill.root].show
     cases, errors = evaluation.own_cases(registry.read, skill, show)
-    search, hosts = ctx.offering.search, _hosts(ctx, skill)
+    hosts = _hosts(ctx, skill)
+    alone = without_nested(skill, skill.nested, registry.roots[skill.root])
+    measured = lift.recall(ctx.site.answers, registry.digest_over(alone))
     try:
-        results = [*evaluation.evaluate(cases[:_MAX_CASES], RankingJudge(search), ctx.snapshot)]
-        similar = search.find(skill.description or skill.name, _NEIGHBOURS, ctx.offers)
+        checked = check(ctx, skill, [case for _, case in cases[:_MAX_CASES]])
+        neighbours = ctx.offering.search.confusable(skill, ctx.offers)
     except NoFullTextError as error:
-        return AuthorReport(None, (), [*errors, str(error)], hosts, ())
-    summary = None
-    if results:
-        summary = evaluation.summary(results)
-    failed = [
-        (result, evaluation.failure_reason(result)) for result in results if not result.passed
-    ]
-    near = [overlap for overlap in overlaps(skill, similar) if overlap.share >= _MIN_SHARE][
-        :_MAX_SIMILAR
-    ]
-    return AuthorReport(summary, failed, errors, hosts, near)
+        return AuthorReport((), [*errors, str(error)], hosts, (), measured)
+    return AuthorReport(checked, errors, hosts, neighbours, measured)
 
 
 def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
@@ -440,6 +351,7 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
     for key in sorted(HOSTS, key=lambda key: key not in own):
         host = HOSTS[key].context
         parts = context.parts_shown(context.shown_unasked(ctx.offering, host), [offer])
+        # a skill has one part: those of the other kinds are empty
         (part,) = (part for part, offers in parts.items() if offers)
         words = _IN_WORDS.get(part) or briefing.shown_part(skill, client_of(host.client)) or ""
         notes = ["yours"] if key in own else []
@@ -448,76 +360,3 @@ def _hosts(ctx: Context, skill: Skill) -> list[tuple[str, str]]:
         note = f" ({', '.join(notes)})" if notes else ""
         out.setdefault(words, []).append(HOSTS[key].title + note)
     return [(", ".join(hosts), words) for words, hosts in out.items()]
-
-
-# Files
-
-
-async def file(request: Request, ctx: Context) -> Response:
-    """Return the view of a file."""
-    skill, path = _file_of(request, ctx)
-    file = skill.files[path]
-    text, picture, html = None, False, None
-    if is_raster_name(path) and file.size <= MAX_PICTURE_BYTES:
-        picture = raster_type((await _read(request, ctx, skill, path))[:16]) is not None
-    elif file.size <= _MAX_SHOWN:
-        text = media.as_text(await _read(request, ctx, skill, path), media.media_type(path))
-        is_markdown = path.lower().endswith(_MARKDOWN) and not path.endswith(SKILL_MD)
-        if text is not None and is_markdown:  # the view of the skill renders SKILL.md
-            html = await rendered(text, skill.path, skill.files, path)
-    else:
-        events.record_mentions([skill])
-    lines = None
-    if text is not None and len(text) <= _MAX_CHARACTERS and text.count("\n") < _MAX_LINES:
-        lines = await to_thread.run_sync(coloured_lines, text, path)
-    return ctx.page(
-        "file.html",
-        **heading(request, ctx, skill, "files"),
-        path=path,
-        size=file.size,
-        digest=file.digest,
-        is_executable=file.executable,
-        kind=media.media_type(path) or "unknown",
-        text=text,
-        lines=lines,
-        largest=_MAX_SHOWN,
-        picture=picture,
-        rendered=html,
-        hidden=hidden.count(text or ""),
-    )
-
-
-async def raw_file(request: Request, ctx: Context) -> Response:
-    """Return a file's bytes: text and raster pictures inline, all else as a download."""
-    skill, path = _file_of(request, ctx)
-    content = await _read(request, ctx, skill, path)
-    kind = None
-    if is_raster_name(path):
-        kind = raster_type(content)
-    is_text = media.as_text(content, media.media_type(path)) is not None
-    if kind is None and is_text and "keep" not in request.query_params:
-        kind = "text/plain; charset=utf-8"
-    headers = {"content-security-policy": _SANDBOX, "content-length": str(len(content))}
-    if kind is None:
-        name = quote(path.rpartition("/")[2])
-        headers["content-disposition"] = f"attachment; filename*=utf-8''{name}"
-
-    async def pieces() -> AsyncGenerator[bytes]:
-        for start in range(0, len(content), _PIECE):
-            yield content[start : start + _PIECE]
-
-    headers["content-type"] = kind or "application/octet-stream"
-    return StreamingResponse(pieces(), headers=headers)
-
-
-def _file_of(request: Request, ctx: Context) -> tuple[Skill, str]:
-    skill = skill_of(request, ctx)
-    path = request.query_params.get("file", "")
-    if path not in skill.files:
-        raise HTTPException(404, _FILE_GONE)
-    return skill, path
-
-
-async def _read(request: Request, ctx: Context, skill: Skill, path: str) -> bytes:
-    async with limit_large_answers(skill.files[path].size, requester(request.scope).owner):
-        return await ctx.view.read(skill, path)

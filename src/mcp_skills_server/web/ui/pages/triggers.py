@@ -19,10 +19,10 @@ from mcp_skills_server.authoring.evaluation import TriggerCase, encode_cases, ow
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import EVALS, Skill
-from mcp_skills_server.runtime.overlap import Overlap, overlaps
+from mcp_skills_server.runtime.overlap import Overlap
 from mcp_skills_server.runtime.search import Hit
 from mcp_skills_server.runtime.search_index import NoFullTextError
-from mcp_skills_server.runtime.search_text import matched_fields
+from mcp_skills_server.runtime.search_text import matched_fields, matched_words
 from mcp_skills_server.web.ui.context import Context
 
 MAX_LENGTH: Final = 2_000
@@ -31,10 +31,7 @@ MAX_RANKS: Final = 20
 """Ranks that are shown."""
 _COMPARED: Final = 5
 """Ranks for which similar skills are searched."""
-_NEIGHBOURS: Final = 6
-_MIN_OVERLAP: Final = 0.3
-"""Minimum overlap that is shown."""
-_SHOWN: Final = 3
+_MAX_NEAREST: Final = 6
 _MAX_PROMPTS: Final = 20
 _CLOSE: Final = 0.85
 """Share of the best score from which a second rank is called close."""
@@ -55,7 +52,7 @@ class Ranked(NamedTuple):
 
 
 class CheckedPrompt(NamedTuple):
-    """A prompt of a trigger set, whether it passes, and the rank of the skill in words."""
+    """A query of a trigger set, whether it passes, and the rank of the skill in words."""
 
     case: TriggerCase
     passed: bool
@@ -83,7 +80,11 @@ def page(request: Request, ctx: Context) -> Response:
         ranking = rank(ctx, prompt)
     if skill is not None:
         lines = query.get("prompts") or _own_prompts(ctx, skill)
-        checked = check(ctx, skill, cases_of(lines))
+        cases = cases_of(lines)
+        try:
+            checked = check(ctx, skill, cases)
+        except NoFullTextError as error:
+            checked = [CheckedPrompt(case, False, str(error)) for case in cases[:1]]
     return ctx.page(
         "triggers.html",
         prompt=prompt,
@@ -158,17 +159,21 @@ def _own_prompts(ctx: Context, skill: Skill) -> str:
 
 
 def check(ctx: Context, skill: Skill, cases: Sequence[TriggerCase]) -> list[CheckedPrompt]:
-    """Check these prompts against the ranking of `skills_search`."""
+    """Check these queries against the ranking of `skills_search`.
+
+    Raises:
+        NoFullTextError: this Python has no full-text search.
+    """
     search = ctx.offering.search
     checks: list[CheckedPrompt] = []
     for case in cases:
-        try:
-            hits = search.find_scored(case.query, MAX_RANKS, ctx.offers, by_meaning=True)
-        except NoFullTextError as error:
-            return [CheckedPrompt(case, False, str(error))]
+        hits = search.find_scored(case.query, MAX_RANKS, ctx.offers, by_meaning=True)
         position = next((at for at, hit in enumerate(hits) if hit.skill.path == skill.path), None)
         is_passed = (position == 0) == case.should_trigger
-        checks.append(CheckedPrompt(case, is_passed, _in_words(hits, position)))
+        words = _in_words(hits, position)
+        if hits and not is_passed:
+            words += f", by the words {', '.join(matched_words(hits[0].skill, case.query))}"
+        checks.append(CheckedPrompt(case, is_passed, words))
     return checks
 
 
@@ -192,23 +197,17 @@ def rank(ctx: Context, prompt: str) -> Ranking:
     try:
         hits = search.find_scored(prompt, MAX_RANKS, ctx.offers, by_meaning=True)
         if not hits:
-            return Ranking(nearest=search.nearest(prompt, _NEIGHBOURS, ctx.offers))
+            return Ranking(nearest=search.nearest(prompt, _MAX_NEAREST, ctx.offers))
         best = max((hit.score for hit in hits if hit.score is not None), default=0.0)
-        first = [hit.skill for hit in hits[:_COMPARED]]
+        rivals = [hit.skill for hit in hits[:_COMPARED]]
         places: list[Ranked] = []
         for number, hit in enumerate(hits):
-            share, near, words = 1.0, list[Overlap](), _in_words(hits, 0)
+            share, near = 1.0, list[Overlap]()
             if hit.score is not None:
                 share = max(0.0, hit.score) / (best or 1.0)
-            if number:
-                words = f"{share:.0%} of the best"
             if number < _COMPARED:
-                text = hit.skill.description or hit.skill.name
-                alike = search.find(text, _NEIGHBOURS, ctx.offers)
-                candidates = overlaps(hit.skill, dict.fromkeys([*first, *alike]))
-                near = [candidate for candidate in candidates if candidate.share >= _MIN_OVERLAP][
-                    :_SHOWN
-                ]
+                near = search.confusable(hit.skill, ctx.offers, rivals)
+            words = f"{share:.0%} of the best" if number else _in_words(hits, 0)
             why = matched_fields(hit.skill, prompt)
             places.append(Ranked(hit.skill, hit.score, share, words, why, near))
     except NoFullTextError as error:

@@ -214,7 +214,7 @@ def _copies(ctx: Context, skill: Skill) -> list[Skill]:
 def _problems(ctx: Context, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
     """Return the problems of a skill, errors first, each with the path of its file or ""."""
     folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
-    freshness = ctx.runtime.registry.freshness.judge(skill).problems
+    freshness = ctx.runtime.registry.freshness.recent(skill)
     known = [*survey.by_skill.get(skill.path, ()), *freshness]
     problems = sorted(known, key=lambda problem: problem.severity)
     return [

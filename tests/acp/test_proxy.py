@@ -25,7 +25,7 @@ import forkserver
 from mcp_skills_server.acp import proxy
 from mcp_skills_server.acp.proxy import AgentProcess, NotStartedError
 from tables import each_row
-from web.http_wire import wait_until
+from web.http_wire import patched, wait_until
 from wire import COMMAND, DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes and signals")
@@ -43,10 +43,12 @@ def python(code: str) -> list[str]:
 
 
 @contextmanager
-def running_proxy(agent: Sequence[str], *options: str | Path, **popen: Any) -> Iterator[Any]:
+def running_proxy(
+    agent: Sequence[str], *options: str | Path, program: Sequence[str] = COMMAND, **popen: Any
+) -> Iterator[Any]:
     """Yield a proxy process whose stdin, stdout and stderr are pipes by default."""
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [*COMMAND, "acp", *map(str, options), "--", *agent]
+    command = [*program, "acp", *map(str, options), "--", *agent]
     process = forkserver.Popen(command, **{**streams, **popen})
     try:
         yield process
@@ -59,9 +61,9 @@ def running_proxy(agent: Sequence[str], *options: str | Path, **popen: Any) -> I
                     stream.close()
 
 
-def run_proxy(raw: bytes, agent: Sequence[str], *options: str | Path) -> subprocess.CompletedProcess[bytes]:
+def run_proxy(raw: bytes, agent: Sequence[str], *options: str | Path, **how: Any) -> subprocess.CompletedProcess[bytes]:
     """Run a proxy on this input, with enough grace for a slow agent."""
-    with running_proxy(agent, "--grace", str(DEADLINE), *options) as process:
+    with running_proxy(agent, "--grace", str(DEADLINE), *options, **how) as process:
         stdout, stderr = process.communicate(raw, DEADLINE)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
@@ -288,9 +290,11 @@ def test_stopped_process_handles_sigterm_before_it_is_killed() -> None:
     orphan = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{stopped}"
     start = f"child = subprocess.Popen([sys.executable, '-c', {orphan!r}])"
     wait = "os.waitpid(child.pid, os.WUNTRACED)"
-    done = run_proxy(b"", python(f"import os, subprocess, sys\n{start}\n{wait}"))
+    # A handler on a busy machine may need more than the second before SIGKILL.
+    patient = patched("from mcp_skills_server.acp import proxy\nproxy._KILL_S = 5")
+    done = run_proxy(b"", python(f"import os, subprocess, sys\n{start}\n{wait}"), program=patient)
     assert (done.stdout, done.returncode, done.stderr) == (b"ready\ncaught\n", 0, b"")
-    with running_proxy(python(stopped), "--grace", "0.1") as process:
+    with running_proxy(python(stopped), "--grace", "0.1", program=patient) as process:
         assert read_line(process.stdout) == b"ready\n"
         process.stdin.close()
         assert read_line(process.stdout) == b"caught\n"

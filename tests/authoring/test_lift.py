@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,19 @@ def test_last_version_is_the_newest_in_git_that_differs(bench: Bench) -> None:
     assert (found["judge_runs"], found["benchmarks"][0]["lift"]) == (0, report["lift"])
 
 
+@pytest.mark.needs_program("git")
+def test_folder_before_it_had_a_skill_is_no_last_version(bench: Bench) -> None:
+    manifest = bench.root / "minutes/SKILL.md"
+    text = manifest.read_text()
+    manifest.unlink()
+    (bench.root / "minutes/notes.md").write_text("Notes.\n")
+    bench.commit()
+    manifest.write_text(text)
+    bench.commit()
+    (report,) = json_of(*bench.words)["benchmarks"]
+    assert [*report["lift"]["comparisons"]] == ["without_skill"]
+
+
 def test_harm_against_a_named_version_fails(bench: Bench, tmp_path: Path) -> None:
     bench.write("nothing")
     write_skill(tmp_path / "old/minutes", body="decided owner date")
@@ -229,6 +244,11 @@ def test_answers_that_cannot_be_cached_are_counted(bench: Bench, tmp_path: Path)
     assert done.return_value == 0
     assert "12 answers could not be cached, and are asked for again next time" in done.stderr
     assert "could not be cached" not in invoke(*bench.words).stderr
+
+
+def test_full_disk_for_the_question_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "r+b", buffering=0))
+    assert "could not be started (No space left on device)" in refusal(*bench.words)
 
 
 def test_interrupted_run_loses_no_answer(bench: Bench) -> None:
@@ -293,7 +313,7 @@ def test_proposal_shows_what_was_measured_of_it(bench: Bench, tmp_path: Path) ->
     asked = len(bench.questions())
     assert "lift: helps: 15 of 15 assertions, 6 of 15 with no skill, +0.60" in invoke(*words).stdout
     (note,) = json_of(*words)["lift"]
-    assert re.search(r"\+0\.60 \(95 % \+0\.28 to \+0\.80\); 20\d\d-\d\d-\d\d scripted$", note)
+    assert re.search(r"\+0\.60 \(95 % \+0\.28 to \+0\.80\); measured 20\d\d-\d\d-\d\d with scripted$", note)
     assert len(bench.questions()) == asked  # a review runs no judge
 
 

@@ -32,7 +32,7 @@ from catalog.forest import (
 )
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.roots import Limits, OptionalRoot
 from mcp_skills_server.catalog.scan import Scan
 from mcp_skills_server.model import Changes, Standing
 from tables import each_row
@@ -358,6 +358,14 @@ def test_listeners_are_called_after_first_scan_and_changes_until_unsubscribed(tm
     write_files(tmp_path, skills("c"))
     registry.refresh()
     assert len(notified) == 2
+
+
+def test_first_scan_that_finds_only_problems_calls_each_listener_once(tmp_path: Path) -> None:
+    registry, calls = Registry([OptionalRoot(str(tmp_path / "absent"))]), list[bool]()
+    for problems in (False, True):
+        registry.subscribe(lambda _, problems=problems: calls.append(problems), problems=problems)
+    registry.load()
+    assert calls == [False, True]
 
 
 @pytest.mark.anyio

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commands.calls import json_of, refusal, run, run_process
+from mcp_skills_server.catalog.freshness import Freshness, Judgement
+from mcp_skills_server.model import Skill
 from sources.publishers import Publisher, redirect, respond_with, with_tools
 from tables import each_row
+from web.http_wire import wait_until
 from web.in_process import app_serving
 from web.ui.serving import visible_text
-from wire import serving, write_skill
+from wire import DEADLINE, Wire, serving, write_skill
 
 UV_LOCK = '[[package]]\nname = "httpx"\nversion = "0.27.2"\n\n[[package]]\nname = "My_Crate"\nversion = "1.4.0"\n'
 NPM_LOCK = {
@@ -157,10 +162,9 @@ def test_update_confirms_and_leaves_the_rest_of_the_file(repository: Path) -> No
     skill = write_citing(repository, "tea", "# the API\nfiles = ['src/*.py']  # of tea\npackages = ['httpx', 'absent']")
     assert run("freshness", skill, "--update").returncode == 1  # of 'absent' there is nothing to confirm
     text = (skill / "freshness.toml").read_text()
-    assert text.startswith(
-        "[relies-on]\n# the API\nfiles = ['src/*.py']  # of tea\npackages = ['httpx', 'absent']\n\n[seen]\n"
-    )
-    assert '"packages httpx" = "0.27.2"\n"packages absent" = ""\n' in text
+    head = "[relies-on]\n# the API\nfiles = ['src/*.py']  # of tea\npackages = ['httpx', 'absent']\n\n[seen.files]\n"
+    assert text.startswith(head)
+    assert text.endswith('\n[seen.packages]\nhttpx = "0.27.2"\n')
     run("freshness", skill, "--update")
     assert (skill / "freshness.toml").read_text() == text
 
@@ -207,6 +211,8 @@ def test_update_writes_the_day_of_the_confirmation(repository: Path) -> None:
         ('[relies-on.tools]\n"rm -rf x" = ["search"]', "in the list of the https URL of its server"),
         ('commands = ["rm"]', "'commands' is no key; write files, packages, urls, tools"),
         ("x = ", "Invalid value"),
+        ('packages = ["click"]\n[seen]\npackages = nan', "seen.packages is no table"),
+        ('packages = ["click"]\n# ' + "x" * 66_000, "it has more than 65,536 bytes"),
     ],
 )
 def test_file_of_another_form_is_an_error(tmp_path: Path, relies: str, fault: str) -> None:
@@ -231,6 +237,47 @@ def test_no_link_is_followed_and_no_ignored_folder_entered(repository: Path, tmp
     assert stale(repository) == {"through"}
 
 
+def test_link_to_a_folder_is_not_walked_and_no_pipe_or_device_is_read(repository: Path, tmp_path: Path) -> None:
+    write(tmp_path / "outside" / "api.py", "1")
+    (repository / "src" / "linked").symlink_to(tmp_path / "outside")
+    os.mkfifo(repository / "src" / "pipe.py")
+    (repository / "src" / "zero.py").symlink_to("/dev/zero")
+    write_citing(repository, "tree", 'files = ["src/**"]')
+    write_citing(repository, "link", 'files = ["src/linked/**"]')
+    write_citing(repository, "pipe", 'files = ["src/pipe.py"]')
+    write_citing(repository, "zero", 'files = ["src/zero.py"]')
+    (tmp_path / "outside").chmod(0)
+    try:
+        run("freshness", repository / "skills", "--update")
+        assert stale(repository) == {"link", "pipe", "zero"}
+    finally:
+        (tmp_path / "outside").chmod(0o755)
+
+
+def test_pattern_with_many_stars_is_matched_in_linear_time(repository: Path) -> None:
+    write(repository / "src" / ("a" * 200), "1")
+    write_citing(repository, "slow", f'files = ["src/{"*a" * 100}b"]')
+    assert "not there" in run("freshness", repository / "skills").stdout
+
+
+def test_server_answers_while_freshness_is_judged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_twins(repository / "skills", "one")
+    begun, may_end, judge = threading.Event(), threading.Event(), Freshness.judge
+
+    def judge_slowly(freshness: Freshness, skill: Skill) -> Judgement:
+        begun.set()
+        assert may_end.wait(DEADLINE)
+        return judge(freshness, skill)
+
+    monkeypatch.setattr(Freshness, "judge", judge_slowly)
+    with app_serving(repository / "skills", "--ui") as app:
+        assert visible_text(app.send("GET", "/ui/")).count(" stale ") == 0
+        assert begun.wait(DEADLINE)
+        assert app.send("GET", "/ui/skills/one/one").status == 200
+        may_end.set()
+        wait_until(lambda: visible_text(app.send("GET", "/ui/")).count(" stale ") == 2)
+
+
 def test_skill_may_cite_its_own_folder(repository: Path) -> None:
     write_citing(repository, "tea", 'files = ["skills/**"]')
     confirm(repository)
@@ -248,9 +295,9 @@ def test_line_ends_are_no_change(repository: Path) -> None:
 
 def test_patterns_read_a_bounded_amount(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_citing(repository, "much", 'files = ["**/*.py"]')
-    monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_FILES", 1)
+    monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_NAMES", 4)
     (problem,) = json_of("freshness", repository / "skills")["problems"]
-    assert problem["message"] == "the patterns match 1 files; name fewer"
+    assert problem["message"] == "its patterns enter folders with over 4 names; be exact"
     monkeypatch.undo()
     monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_BYTES", 20)
     (problem,) = json_of("freshness", repository / "skills")["problems"]
@@ -298,10 +345,48 @@ def json_of_form(form: str) -> Any:
     return json.loads(run("freshness", "skills", "--format", form, cwd=Path.cwd()).stdout)
 
 
-def test_table_of_what_was_seen_must_be_the_last(repository: Path) -> None:
-    skill = write_skill(repository / "skills" / "tea", freshness_toml='[seen]\n[relies-on]\nfiles = ["src/*.py"]\n')
-    assert "its table [seen] is not the last one; move it to the end" in refusal("freshness", skill, "--update")
-    assert "sha256" not in (skill / "freshness.toml").read_text()
+def test_update_keeps_comments_and_other_tables(repository: Path) -> None:
+    skill = write_citing(repository, "tea", 'packages = ["click"]')
+    text = (
+        "# of tea\r\n[seen.packages] # confirmed\r\n# why not 9\r\nclick = '7' # Ann\r\n\r\n"
+        "[relies-on] # last\r\npackages = ['click']\r\n# end"
+    )
+    write(skill / "freshness.toml", text)
+    assert run("freshness", skill, "--update").returncode == 0
+    assert (skill / "freshness.toml").read_bytes().decode() == text.replace("'7'", '"8.1.0"')
+
+
+def test_table_that_cannot_be_edited_is_left(repository: Path) -> None:
+    for seen in ("seen = {}", "seen = { packages = { click = '1' } }", "seen.packages.click = '1'"):
+        text = f'{seen}\n[relies-on]\npackages = ["click"]\n'
+        skill = write_skill(repository / "skills" / "tea", freshness_toml=text)
+        assert f"{skill / 'freshness.toml'}: " in refusal("freshness", skill, "--update")
+        assert (skill / "freshness.toml").read_text() == text
+
+
+@each_row(
+    "before, after, remarks",
+    [
+        (b"metadata:\n  verified: 2020-01-31  # by Ann\n", b"metadata:\n  verified: TODAY  # by Ann\n", 0),
+        (b"metadata: {verified: 2020-01-31}\n", None, 1),
+        (b"metadata:\n  other:\n    verified: 1\n  verified: 2020-01-31\n", None, 1),
+        (b"metadata:\n  verified: .nan\n", None, 0),  # which is no JSON
+        (b"metadata: [verified]\n", None, 0),
+        (b"verified: 2020-01-31\n", None, 0),
+    ],
+)
+def test_update_changes_the_date_in_the_metadata_alone(
+    repository: Path, before: bytes, after: bytes | None, remarks: int
+) -> None:
+    skill = write_citing(repository, "tea", 'packages = ["click"]')
+    head, body = b"---\nname: tea\ndescription: Makes tea when asked.\n", b"---\n\n  verified: by nobody\n"
+    (skill / "SKILL.md").write_bytes(head + before + body)
+    done = run("freshness", skill, "--update")
+    assert done.returncode == 0
+    assert done.stderr.count("write the date of today into metadata.verified") == remarks
+    now = (skill / "SKILL.md").read_bytes()
+    today = (now.partition(b'verified: "')[2][:10]).join((b'"', b'"'))
+    assert now == head + (before if after is None else after.replace(b"TODAY", today)) + body
 
 
 def write_twins(repository: Path, stale: str) -> Path:
@@ -332,22 +417,28 @@ def test_list_and_show_know_a_stale_skill(twins: Path) -> None:
 
 def test_page_shows_a_stale_skill_and_what_has_changed(twins: Path) -> None:
     with app_serving(twins / "skills", "--ui") as app:
-        rows = json.loads(app.send("GET", "/ui/?format=json").body)
-        assert [row["path"] for row in rows if row["stale"]] == ["one/one", "one/tea"]
+
+        def stale_rows() -> list[str]:
+            rows = json.loads(app.send("GET", "/ui/?format=json").body)
+            return [row["path"] for row in rows if row["stale"]]
+
+        wait_until(lambda: stale_rows() == ["one/one", "one/tea"])
         assert visible_text(app.send("GET", "/ui/")).count(" stale ") == 2
         page = visible_text(app.send("GET", "/ui/skills/one/one"))
         assert "packages httpx<0.27: version 0.27.2 is locked, out of the bounds" in page
         assert "is locked" not in visible_text(app.send("GET", "/ui/skills/two/two"))
 
 
+def names_for(client: Wire, query: str) -> list[str]:
+    return [row["name"] for row in client.call("skills_search", query=query)["structuredContent"]["skills"]]
+
+
 @pytest.mark.parametrize(("stale", "fresh"), [("one", "two"), ("two", "one")])
 def test_search_ranks_a_stale_skill_after_its_equal(repository: Path, stale: str, fresh: str) -> None:
     write_twins(repository / "skills", stale)
     with serving(repository / "skills") as client:
-        rows = client.call("skills_search", query="parcels")["structuredContent"]["skills"]
-        assert [row["name"] for row in rows] == [fresh, stale]
-        (tea,) = client.call("skills_search", query="tea")["structuredContent"]["skills"]
-    assert tea["name"] == f"{fresh}/tea"
+        wait_until(lambda: names_for(client, "parcels") == [fresh, stale])
+        wait_until(lambda: names_for(client, "tea") == [f"{fresh}/tea"])
 
 
 def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: Path) -> None:
@@ -357,6 +448,7 @@ def test_search_shows_the_fresh_one_of_copies_whatever_their_ranks(repository: P
     for number in range(6):  # among which the word is rare
         write_skill(repository / "skills" / f"other-{number}")
     with serving(repository / "skills") as client:
+        wait_until(lambda: names_for(client, "boils") == ["b/tea"])
         (row,) = client.call("skills_search", query="boils")["structuredContent"]["skills"]
     assert (row["name"], row["also_at"]) == ("b/tea", ["skill://a/tea/SKILL.md"])
 

@@ -102,6 +102,27 @@ def test_locked_skill_that_is_recalled_is_refused_with_a_code_of_its_own(root: P
     assert names_served("--lock", lock) == ["good"]
 
 
+def test_recalled_skill_is_published_nowhere_and_its_earlier_archive_goes(root: Path, tmp_path: Path) -> None:
+    output, file = tmp_path / "public", advisories(tmp_path, digest_over(root, "bad"))
+
+    def archives() -> int:
+        return len([*output.glob(".well-known/agent-skills/bad/*/*")])
+
+    invoke("publish", root, "--output", output)
+    assert archives() == 1
+    (root / "bad" / "references" / "guide.md").write_text("Another version.\n")
+    invoke("publish", root, "--output", output)
+    assert archives() == 2
+    assert exit_code(invoke("publish", root, "--output", output, "--advisories", file)) == 0
+    assert archives() == 1
+    advisories(tmp_path, digest_over(root, "bad"))
+    for command in (("publish", root, "--output", output), ("package", root, "--output", tmp_path / "a.mcpb")):
+        done = invoke(*command, "--advisories", file)
+        assert exit_code(done) == 0
+        assert f"it is recalled (critical): {REASON}" in done.stderr
+    assert archives() == 0
+
+
 @each_row("text, fault", [
     ("advisory = []", "version is missing"),
     ("version = 2", "version is 2"),

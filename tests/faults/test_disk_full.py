@@ -1,6 +1,7 @@
 """A full disk: one line that says so, no partial result, and recovery once there is space.
 
-The scenarios of a group run as a program in a mount namespace of its own.
+The scenarios of a group run as a program in a mount namespace of its own, with a fork server of its own, whose start
+takes as long as four of them. Those that change `TMPDIR` are alone: SQLite reads it when the fork server starts.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def server_without_space_for_artifacts_answers_503_for_index(root: Path) -> None
     disk = mount(root, "64k")
     for number in range(16):  # more than SQLite keeps in memory
         (write_skill(root / "skills" / f"mine{number}") / "big.bin").write_bytes(NOISE)
-    os.environ["TMPDIR"] = str(disk)  # before the server starts: SQLite reads it once
+    os.environ["TMPDIR"] = str(disk)  # before the fork server starts: SQLite reads it once
     with http_serving(root / "skills") as server:
         assert server.send("GET", INDEX).status == 503
         server.wait_for_log(f"cannot store artifacts .*{FULL}")
@@ -227,14 +228,12 @@ def script_without_space_for_its_files_fails(root: Path) -> None:
 
 
 GROUPS: dict[str, list[Callable[[Path], None]]] = {
-    "commands": [
+    "plain": [
         fetch_skips_only_skill_that_does_not_fit,
         publish_keeps_tree_whole_and_next_run_completes_it,
         publish_needs_no_cache,
         new_leaves_no_partial_skill,
         index_is_kept_and_used_once_there_is_space,
-    ],
-    "servers": [
         server_with_full_cache_serves_other_skills,
         filled_cache_is_served_from_a_read_only_disk,
         first_copy_that_does_not_fit_is_not_ready,
@@ -245,7 +244,7 @@ GROUPS: dict[str, list[Callable[[Path], None]]] = {
 
 
 @pytest.mark.parametrize(
-    "group", ["commands", "servers", "artifacts", pytest.param("scripts", marks=pytest.mark.needs_program("bwrap"))]
+    "group", ["plain", "artifacts", pytest.param("scripts", marks=pytest.mark.needs_program("bwrap"))]
 )
 def test_full_disk(group: str, tmp_path: Path) -> None:
     run_scenario(__file__, group, tmp_path, by=NAMESPACE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from commands.calls import exit_code, invoke, names_served
 from mcp_skills_server.catalog.registry import Registry
 from web.http_wire import HttpClient, client, http_serving, token_file
-from web.in_process import app_serving
+from web.in_process import App, app_serving
 from web.test_grants import ANN, BOB, GRANTS, clients_of_ann_and_bob, configure
 from wire import Era, WireError, write_skill
 
 REASON = "it pays everyone twice"
+MARK = "lapsang"
 
 
 @pytest.fixture
@@ -93,25 +95,55 @@ def test_session_that_loaded_an_older_version_is_told_and_keeps_the_present_one(
         assert not user.call("skills_read", path="SKILL.md", session=before).get("isError")
 
 
+REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("skills/list", {}), ("skills/get", {"name": "tea"}), ("resources/list", {}), ("prompts/list", {}),
+    ("resources/read", {"uri": "skill://tea/SKILL.md"}), ("prompts/get", {"name": "tea"}),
+    ("tools/call", {"name": "skills_list"}), ("tools/call", {"name": "skills_search", "arguments": {"query": MARK}}),
+    ("tools/call", {"name": "skills_load", "arguments": {"names": ["tea"]}}),
+    ("resources/directory/read", {"uri": "skill://tea"}),
+    ("completion/complete", {
+        "ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "path", "value": "tea/"},
+    }),
+)  # fmt: skip
+PAGES = (
+    "/.well-known/agent-skills/index.json", "/.well-known/skills/index.json", "/.well-known/skills/tea/SKILL.md",
+    "/.well-known/ai-catalog.json", "/ui/", "/ui/skills/tea", "/ui/raw/tea?file=SKILL.md", "/ui/model",
+    "/ui/tools?tool=skills_load&call=1&arg.names=tea",
+)  # fmt: skip
+
+RPC = {
+    "list_skills": {"detail": "summary"}, "describe_skill": {"name": "tea"},
+    "read_skill_file": {"name": "tea", "path": "SKILL.md"},
+}  # fmt: skip
+
+
+def ways_to(mark: str, server: App, user: HttpClient, archive: str) -> set[str]:
+    """Return the requests whose response has a text."""
+    ways: set[str] = set()
+    for method, params in REQUESTS:
+        with suppress(WireError):
+            if mark in str(user.request(method, params)):
+                ways.add(f"{method} {params}")
+    for page in (*PAGES, archive):
+        if mark.encode() in server.send("GET", page).body:
+            ways.add(page)
+    for method, given in RPC.items():
+        if mark in str(server.rpc(method, **given)):
+            ways.add(method)
+    return ways
+
+
 def test_recalled_skill_is_served_by_no_method(folder: Path, era: Era) -> None:
-    options = ("--advisories", folder / "advisories.toml")
-    with app_serving(folder / "skills", *options, "--rpc") as server, client(server, era) as user:
-        index = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)
+    write_skill(folder / "skills" / "tea", description=f"Makes {MARK} when it is asked to.", lapsang_md="Tea.")
+    options = ("--advisories", folder / "advisories.toml", "--rpc", "--ui")
+    with app_serving(folder / "skills", *options) as server, client(server, era) as user:
+        index = json.loads(server.send("GET", PAGES[0]).body)
         (archive,) = [skill["url"] for skill in index["skills"] if skill["name"] == "tea"]
-        assert server.send("GET", archive).status == 200
+        assert len(ways_to(MARK, server, user, archive)) == len(REQUESTS) + len(PAGES) + len(RPC) + 1
         recall(folder, {"tea": "none"})
         server.reload()
+        assert ways_to(MARK, server, user, archive) == set()
         assert server.send("GET", archive).status == 404
-        assert b"tea" not in server.send("GET", "/.well-known/agent-skills/index.json").body
-        assert server.send("GET", "/.well-known/skills/tea/SKILL.md").status == 404
-        for method, params in (
-            ("resources/read", {"uri": "skill://tea/SKILL.md"}), ("prompts/get", {"name": "tea"}),
-        ):  # fmt: skip
-            with pytest.raises(WireError):
-                user.request(method, params)
-        assert user.call("skills_load", names=["tea"])["isError"]
-        assert "tea" not in {skill["name"] for skill in user.every_skill()}
-        assert "tea" not in {skill["name"] for skill in server.rpc("list_skills")["result"]["skills"]}
 
 
 def test_notice_names_no_skill_that_the_caller_may_not_see(folder: Path) -> None:

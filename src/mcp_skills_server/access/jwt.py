@@ -16,6 +16,7 @@ import jwt
 
 from mcp_skills_server.access.principal import Principal, RefusedError, ScopeError
 from mcp_skills_server.access.settings import OAuthSettings
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model.decoding import load_json
 
 MAX_LENGTH: Final = 32 << 10
@@ -124,7 +125,7 @@ def _claim(claims: dict[str, Any], name: str) -> Any:
         return claims[name]
     value: Any = claims
     for part in name.split("."):
-        value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
+        value = mapping(value).get(part)
     return value
 
 

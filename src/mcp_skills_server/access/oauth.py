@@ -24,14 +24,10 @@ import jwt
 from mcp_skills_server.access.hosts import is_loopback
 from mcp_skills_server.access.jwt import precheck_token, verify_token
 from mcp_skills_server.access.principal import Admission, RefusedError, UnavailableError
-from mcp_skills_server.access.settings import (
-    KEY_TYPES,
-    WELL_KNOWN,
-    OAuthSettings,
-    is_secure,
-)
+from mcp_skills_server.access.settings import KEY_TYPES, WELL_KNOWN, OAuthSettings, is_secure
 from mcp_skills_server.access.tokens import hash_of
 from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model.decoding import load_json
 
 logger = logging.getLogger(__name__)
@@ -266,7 +262,7 @@ def _parse_object(body: bytes, url: str) -> dict[str, Any]:
 
 def _is_public(key: Any) -> bool:
     """Return whether an item of a key set is a public key for signatures."""
-    fields = cast("dict[str, Any]", key if isinstance(key, dict) else {})
+    fields = mapping(key)
     kind, use = fields.get("kty"), fields.get("use", "sig")
     return kind in ("RSA", "EC", "OKP") and "d" not in fields and use == "sig"
 

@@ -68,17 +68,16 @@ class JudgeProgram:
             UsageError: the program fails or times out, or `parse` refuses its output.
         """
         key = self.key(question, run)
-        output = self.known([key]).get(key)
-        is_new = output is None
-        if output is None:
-            output = run_program(self._words, self._timeout_s, question)
-            with self._lock:
-                self.program_runs += 1
+        known = self.known([key]).get(key)
+        if known is not None:
+            return parse(known.decode(errors="replace"))[0]
+        output = run_program(self._words, self._timeout_s, question)
+        with self._lock:
+            self.program_runs += 1
         answer, cost = parse(output.decode(errors="replace"))
-        if is_new:
-            with self._lock:
-                self.cost_usd += cost
-                self.uncached += not self._answers.save_memos(self._kind, {key: output})
+        with self._lock:
+            self.cost_usd += cost
+            self.uncached += not self._answers.save_memos(self._kind, {key: output})
         return answer
 
 

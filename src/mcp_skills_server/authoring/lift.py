@@ -25,7 +25,7 @@ from mcp_skills_server.authoring.judges import JudgeProgram, decoded_answer, rep
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.format.ignored import ignored
-from mcp_skills_server.model import EVALS, Json, printable
+from mcp_skills_server.model import EVALS, SKILL_MD, Json, printable
 from mcp_skills_server.model.decoding import load_json
 from mcp_skills_server.provenance.difference import Files
 from mcp_skills_server.sources.git.history import pathspecs, read_log, working_copy
@@ -60,13 +60,7 @@ class Lift(NamedTuple):
     difference: float
     low: float
     high: float
-
-    @property
-    def verdict(self) -> str:
-        """Return "helps" or "harms" where the interval excludes zero, or else "not shown"."""
-        if self.low > 0:
-            return "helps"
-        return "harms" if self.high < 0 else "not shown"
+    verdict: str  # "helps" or "harms" where the interval excludes zero, or else "not shown"
 
 
 def read_evals(raw: bytes, where: str, here: Collection[str]) -> list[OutputEval]:
@@ -216,7 +210,12 @@ def compare_shares(one: tuple[int, int], other: tuple[int, int]) -> Lift:
     difference = share - base
     below = math.hypot(share - low, base_high - base)
     above = math.hypot(high - share, base - base_low)
-    return Lift(difference, difference - below, difference + above)
+    low, high, verdict = difference - below, difference + above, "not shown"
+    if low > 0:
+        verdict = "helps"
+    elif high < 0:
+        verdict = "harms"
+    return Lift(difference, low, high, verdict)
 
 
 def benchmark(skill: str, path: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -239,7 +238,7 @@ def benchmark(skill: str, path: str, runs: Sequence[Mapping[str, Any]]) -> dict[
         if name in totals:
             (passed, total), (base, base_total) = totals[WITH], totals[name]
             against = compare_shares(totals[WITH], totals[name])
-            compared[name] = {**against._asdict(), "verdict": against.verdict}
+            compared[name] = against._asdict()
             shares = f"{passed:,} of {total:,} assertions, {base:,} of {base_total:,} with {shown}"
             band = f"{against.difference:+.2f} (95 % {against.low:+.2f} to {against.high:+.2f})"
             notes.append(f"{against.verdict}: {shares}, {band}")
@@ -277,8 +276,8 @@ def _statistics(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, flo
 def remember(answers: Index, digest: str, report: Mapping[str, Any]) -> None:
     """Cache the notes about the version of a skill with this digest, with their day and model."""
     about = report["metadata"]
-    origin = f"{about['timestamp'][:10]} {about['executor_model']}".strip()
-    notes = [f"{note}; {origin}" for note in report["notes"]]
+    origin = f"{about['timestamp'][:10]} with {about['executor_model'] or 'an unnamed model'}"
+    notes = [f"{note}; measured {origin}" for note in report["notes"]]
     answers.save_memos(_KIND, {digest.encode(): json.dumps(notes).encode()})
 
 
@@ -304,7 +303,7 @@ def last_version(root: str, folder: str, nested: Sequence[str], files: Files) ->
     for commit in read_log(git, pathspecs(inside, left_out)) or ():
         with suppress(GitFailedError, SourceError):  # it may have removed the folder
             version = _version(git, f"{commit.id}:{inside}", below)
-            if _graded(version) != _graded(files):
+            if SKILL_MD in version and _graded(version) != _graded(files):
                 return version
     return None
 

@@ -1,17 +1,21 @@
 """Freshness of skills: compare what they rely on in their repository with what was confirmed.
 
 Only skills of the operator's own folders are judged: one that was fetched was written for another
-repository. Patterns never leave the repository, follow no link, and read a bounded amount.
+repository. Patterns never leave the repository, follow no link, and read a bounded amount. Requests
+to a server never wait for it: one thread judges for all of them, a tenth of the time at most.
 """
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import os
 import re
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -19,6 +23,8 @@ from weakref import WeakKeyDictionary
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.reader import SkillReader
+from mcp_skills_server.catalog.tree import MAX_LEVELS
+from mcp_skills_server.errors import clipped
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.format.reliance import (
     FRESHNESS_FILE,
@@ -28,14 +34,22 @@ from mcp_skills_server.format.reliance import (
 from mcp_skills_server.model import Problem, Skill
 from mcp_skills_server.model.decoding import load_json, load_toml
 from mcp_skills_server.model.digests import digest_of
+from mcp_skills_server.model.skill import combined_digest
+
+logger = logging.getLogger(__name__)
 
 CHANGED: Final = "relies-on-changed"
 UNSEEN: Final = "relies-on-unconfirmed"
 FAULTY: Final = "relies-on-form"
-_MAX_FILES: Final = 10_000
+_MAX_TEXT: Final = 64 << 10
+"""The maximum size of a `freshness.toml`."""
+_MAX_NAMES: Final = 100_000
+"""The maximum number of names in the folders that the patterns of one skill enter."""
 _MAX_BYTES: Final = 64 << 20
-_KNOWN_S: Final = 10.0
-"""How long a verdict is reused for the order of search results."""
+_MAX_LOCK: Final = 16 << 20
+_RECENT_S: Final = 60.0
+_PAUSE_FACTOR: Final = 9
+"""The pause after a judgement, relative to its duration: a tenth of the time at most."""
 _LOCKS: Final = (
     "uv.lock", "poetry.lock", "pylock.toml", "Cargo.lock", "package-lock.json",
     "requirements.txt", "constraints.txt",
@@ -70,9 +84,14 @@ class Judgement(NamedTuple):
             return [Problem(FAULTY, "error", self.fault, hint, None, self.shown, path)]
         metadata = self.skill.frontmatter.get("metadata")
         verified = metadata.get("verified") if isinstance(metadata, dict) else None
-        since = f", verified on {verified}" if verified else ""
+        since = f", verified on {clipped(str(verified))}" if verified else ""
         problems = (_problem(entry, state, since) for entry, state in self.states.items())
         return [problem.at(self.shown, path) for problem in problems if problem is not None]
+
+    @property
+    def is_stale(self) -> bool:
+        """True if something has changed since it was confirmed."""
+        return _has_change(self.problems)
 
 
 class Freshness:
@@ -80,18 +99,52 @@ class Freshness:
 
     def __init__(self, reader: SkillReader) -> None:
         self._reader = reader
-        self._known: WeakKeyDictionary[Skill, tuple[float, bool]] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._recent: WeakKeyDictionary[Skill, tuple[float, Sequence[Problem]]] = (
+            WeakKeyDictionary()
+        )
+        self._waiting: dict[Skill, None] = {}
+        self._is_judging = False
 
     def is_stale(self, skill: Skill) -> bool:
-        """Tell whether something that a skill relies on has changed, as of some seconds ago."""
+        """Tell whether something that a skill relies on had changed, as `recent` knows."""
+        return _has_change(self.recent(skill))
+
+    def recent(self, skill: Skill) -> Sequence[Problem]:
+        """Return the problems of about a minute ago, and have a thread judge the skill anew.
+
+        Reads no file. There are none before the first judgement.
+        """
         if FRESHNESS_FILE not in skill.files:
-            return False
-        now = time.monotonic()
-        until, stale = self._known.get(skill, (now, False))
-        if until <= now:
-            stale = any(problem.code == CHANGED for problem in self.judge(skill).problems)
-            self._known[skill] = now + _KNOWN_S, stale
-        return stale
+            return ()
+        with self._lock:
+            due, problems = self._recent.get(skill, (0.0, ()))
+            if time.monotonic() >= due:
+                self._waiting[skill] = None
+                if not self._is_judging:
+                    self._is_judging = True
+                    target = self._judge_waiting
+                    threading.Thread(target=target, name="skills-freshness", daemon=True).start()
+        return problems
+
+    def _judge_waiting(self) -> None:
+        while True:
+            with self._lock:
+                skill = next(iter(self._waiting), None)
+                if skill is None:
+                    self._is_judging = False
+                    return
+            begun = time.monotonic()
+            problems: Sequence[Problem] = ()
+            try:
+                problems = self.judge(skill).problems
+            except Exception:  # a bug must not end the judging of other skills
+                logger.exception("the freshness of %s cannot be judged", skill.path)
+            with self._lock:
+                now = time.monotonic()
+                self._recent[skill] = now + _RECENT_S, problems
+                del self._waiting[skill]
+            time.sleep(_PAUSE_FACTOR * (now - begun))
 
     def judge(self, skill: Skill) -> Judgement:
         """Compare what a skill relies on with its repository; nothing of one that was fetched."""
@@ -99,6 +152,8 @@ class Freshness:
         if file is None or root.origin is not None or skill.origin is not None:
             return Judgement(skill)
         shown = root.show(join(skill.directory, FRESHNESS_FILE))
+        if file.size > _MAX_TEXT:
+            return Judgement(skill, shown, fault=f"it has more than {_MAX_TEXT:,} bytes")
         try:
             text = self._reader.read(file).decode()
             entries = parse_reliances(text)
@@ -110,6 +165,10 @@ class Freshness:
         except ValueError as error:
             return Judgement(skill, shown, fault=str(error))
         return Judgement(skill, shown, text, entries, states)
+
+
+def _has_change(problems: Sequence[Problem]) -> bool:
+    return any(problem.code == CHANGED for problem in problems)
 
 
 def _problem(entry: Reliance, state: str, since: str) -> Problem | None:
@@ -137,7 +196,7 @@ class _Repository:
         parents = (self._folder, *self._folder.parents)
         tops = (folder for folder in parents if os.path.lexists(folder / ".git"))
         self._top = next(tops, Path(base))
-        self._files = _MAX_FILES
+        self._names = _MAX_NAMES
         self._bytes = _MAX_BYTES
 
     def state(self, entry: Reliance) -> str:
@@ -147,32 +206,43 @@ class _Repository:
         """
         if entry.kind == "packages":
             return self._locked_version(entry.requirement[0])
-        combined = hashlib.sha256()
-        paths = sorted({*self._matching(entry.target)})
-        for path in paths:
-            try:
-                raw, _ = disk.read(str(self._top / path), self._bytes)
-            except OSError as error:
-                raise ValueError(f"{path} cannot be read ({error.strerror})") from None
-            self._bytes -= len(raw)
-            digest = digest_of(raw.replace(b"\r\n", b"\n"))
-            combined.update(os.fsencode(path) + b"\0" + digest.encode() + b"\n")
-        return f"sha256:{combined.hexdigest()}" if paths else ""
-
-    def _matching(self, pattern: str) -> Iterator[str]:
-        """Yield the files that match; wildcards pass over names that are never served."""
-        steps = pattern.split("/")
-        if steps[-1] == "**":  # which means folders alone before Python 3.13
+        digests: dict[str, str] = {}
+        steps = entry.target.split("/")
+        if steps[-1] == "**":
             steps.append("*")
-        for path in self._top.glob("/".join(steps)):
-            location = path.relative_to(self._top).as_posix()
-            is_open = all(name in steps or not is_ignored(name) for name in location.split("/"))
-            is_own = is_open and path.is_file() and os.path.realpath(path) == str(path)
-            if is_own and path.name != FRESHNESS_FILE:
-                self._files -= 1
-                if self._files < 0:
-                    raise ValueError(f"the patterns match {_MAX_FILES:,} files; name fewer")
-                yield location
+        with disk.open_directory(str(self._top), "") as top:
+            self._collect(top, steps, "", digests)
+        return combined_digest(digests) if digests else ""
+
+    def _collect(
+        self, folder: disk.Handle, steps: Sequence[str], above: str, digests: dict[str, str]
+    ) -> None:
+        """Add the digests of the files that match; wildcards pass over names never served."""
+        step, rest = steps[0], steps[1:]
+        if step == "**":
+            self._collect(folder, rest, above, digests)
+        with os.scandir(folder) as listing:
+            entries = [*islice(listing, self._names + 1)]
+        self._names -= len(entries)
+        if self._names < 0 or above.count("/") > MAX_LEVELS:
+            raise ValueError(f"its patterns enter folders with over {_MAX_NAMES:,} names; be exact")
+        for entry in entries:
+            name, path = entry.name, above + entry.name
+            if name != step and (is_ignored(name) or not fnmatchcase(name, step)):
+                continue
+            if rest and entry.is_dir(follow_symlinks=False):
+                inner = disk.enter(folder, name)
+                try:
+                    self._collect(inner, steps if step == "**" else rest, f"{path}/", digests)
+                finally:
+                    disk.close(inner)
+            elif not rest and entry.is_file(follow_symlinks=False) and name != FRESHNESS_FILE:
+                try:
+                    raw, _ = disk.read(name, self._bytes, folder)
+                except OSError as error:
+                    raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+                self._bytes -= len(raw)
+                digests[disk.to_utf8(path)] = digest_of(raw.replace(b"\r\n", b"\n"))
 
     def _locked_version(self, package: str) -> str:
         """Return the locked version of a package, several joined by commas, "" if there is none.
@@ -182,18 +252,18 @@ class _Repository:
         for folder in (self._folder, *self._folder.parents):
             for lock in filter(os.path.isfile, (folder / name for name in _LOCKS)):
                 try:
-                    packages = _packages_in(lock.name, disk.read(str(lock), _MAX_BYTES)[0])
+                    packages = _packages_in(lock.name, disk.read(str(lock), _MAX_LOCK)[0])
                 except (ValueError, LookupError, TypeError, AttributeError):
                     raise ValueError(f"{lock.name} is no lock file of a known form") from None
                 versions = packages.get(package) or packages.get(_normal_name(package))
                 if versions:
-                    return ", ".join(sorted(versions))
+                    return clipped(", ".join(sorted(versions)))
             if folder == self._top:
                 break
         return ""
 
 
-@lru_cache(8)  # of at most `_MAX_BYTES`
+@lru_cache(4)  # of at most `_MAX_LOCK`
 def _packages_in(name: str, raw: bytes) -> Mapping[str, set[str]]:
     """Return the versions of the packages in a lock file, by name."""
     text = raw.decode()

@@ -36,34 +36,6 @@ _SAVE_AGAIN_S: Final = 60.0
 """Backoff in seconds after the index could not be saved: it is locked, or the disk is full."""
 
 
-class Listeners:
-    """Subscribers of a registry, or of a filtered part of it."""
-
-    def __init__(self) -> None:
-        self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
-
-    def __len__(self) -> int:
-        return len(self._listeners)
-
-    def subscribe(
-        self, listener: Callable[[Changes], None], *, problems: bool
-    ) -> Callable[[], None]:
-        """Add a listener, with `problems` for empty changes, too; return what unsubscribes it."""
-        token = object()
-        self._listeners[token] = listener, problems
-        return lambda: self._listeners.pop(token, None) and None
-
-    def notify(self, changes: Changes, *, first: bool = False) -> None:
-        """Call the listeners; after the `first` scan all of them, even if it found nothing."""
-        for listener, problems in list(self._listeners.values()):
-            if not (changes or first or problems):
-                continue
-            try:
-                listener(changes)
-            except Exception:  # one listener's bug must not stop the others
-                logger.exception("a listener failed")
-
-
 class RemoteSources(Protocol):
     """The sources of fetched roots, as far as the first scan depends on them."""
 
@@ -139,7 +111,7 @@ class Registry(SkillReader):
         ]
         self.checks = Checks(self)
         self.freshness = Freshness(self)
-        self._listeners = Listeners()
+        self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
         self._deferred = Changes({}, {})
         """Changes of which the listeners do not know yet."""
         self._shadowed: list[Problem] = []
@@ -161,8 +133,10 @@ class Registry(SkillReader):
             self._sources.await_first_read()  # else the scan would find, and log, no skill
         with self._lock:
             try:
-                if not self.refresh(arm=arm):
-                    self._listeners.notify(Changes({}, {}), first=True)
+                before = self.snapshot
+                self.refresh(arm=arm)
+                if self.snapshot is before:
+                    self._notify(Changes({}, {}))  # there is nothing, not even a problem
             finally:
                 self.loaded.set()  # under the lock: problems that `note` adds later are notified
         self.save_index()  # now: a host may end its server within a second
@@ -213,7 +187,9 @@ class Registry(SkillReader):
         Returns:
             The unsubscribe function.
         """
-        return self._listeners.subscribe(listener, problems=problems)
+        token = object()
+        self._listeners[token] = listener, problems
+        return lambda: self._listeners.pop(token, None) and None
 
     def follow(self) -> Callable[[], None]:
         """Expect calls of `settle` at intervals, and return the function that ends this.
@@ -416,14 +392,21 @@ class Registry(SkillReader):
     def _notify(self, changes: Changes, *, defer: bool = False) -> None:
         """Call the listeners with all deferred changes and these, or defer these, too.
 
-        An empty change, of problems alone, defers nothing by itself.
+        An empty change, of problems alone, defers nothing by itself. After the first scan it is for
+        all listeners.
         """
         all_changes = self._deferred.then(changes)
         if all_changes and defer:
             self._deferred = all_changes
-        else:
-            self._deferred = Changes({}, {})
-            self._listeners.notify(all_changes)
+            return
+        self._deferred = Changes({}, {})
+        for listener, problems in [*self._listeners.values()]:
+            if not (all_changes or problems or not self.loaded.is_set()):
+                continue
+            try:
+                listener(all_changes)
+            except Exception:  # one listener's bug must not stop the others
+                logger.exception("a listener failed")
 
     def _unattached_problems(self) -> tuple[Problem, ...]:
         """Return all problems of no served skill."""

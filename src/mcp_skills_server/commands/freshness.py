@@ -21,10 +21,12 @@ from mcp_skills_server.commands.options import RootOptions, roots_argument
 from mcp_skills_server.commands.printing import remark, say, say_json, writing
 from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError, plural
-from mcp_skills_server.format.reliance import FRESHNESS_FILE, confirm
+from mcp_skills_server.format import frontmatter
+from mcp_skills_server.format.reliance import FRESHNESS_FILE, parse_reliances
+from mcp_skills_server.hosts import tomltext
 from mcp_skills_server.model import SKILL_MD, Problem, Skill, Standing
 
-_VERIFIED: Final = re.compile(r"(?m)^([ \t]++verified:[ \t]*+)[^\r\n]*+")
+_VERIFIED: Final = re.compile(rb"(?m)^([ \t]++verified:[ \t]*+)[^\s#]++")
 Form = Literal["text", "json", "sarif"]
 
 
@@ -92,30 +94,43 @@ def _asked(judged: Sequence[Judgement], options: FreshnessOptions) -> list[Judge
 
 def _update(registry: Registry, judged: Judgement) -> Judgement:
     """Write the present states, and today's date into metadata.verified if no problem is left."""
-    skill, present = judged.skill, {entry: now for entry, now in judged.states.items() if now}
-    if not present:
-        return judged
+    text = judged.text
     try:
-        edited = confirm(judged.text, present)
-    except ValueError as error:
+        for entry, now in judged.states.items():
+            if now:
+                text = tomltext.put(text, "seen", entry.kind, {entry.name: now})
+        parse_reliances(text)
+    except (UsageError, ValueError) as error:
         raise UsageError(f"{judged.shown}: {error}") from None
-    _write(registry, skill, FRESHNESS_FILE, edited)
+    _write(registry, judged.skill, FRESHNESS_FILE, text.encode())
     states = {entry._replace(seen=now): now for entry, now in judged.states.items()}
     confirmed = judged._replace(states=states)
-    is_whole = not confirmed.problems and len(states) == len(judged.entries)
-    metadata = skill.frontmatter.get("metadata")
-    if is_whole and isinstance(metadata, dict) and "verified" in metadata:
-        text, today = registry.read(skill.files[SKILL_MD]).decode(), datetime.now(UTC).date()
-        _write(registry, skill, SKILL_MD, _VERIFIED.sub(rf'\g<1>"{today}"', text, count=1))
+    if not confirmed.problems and len(states) == len(judged.entries):
+        _write_date(registry, judged.skill)
     return confirmed
 
 
-def _write(registry: Registry, skill: Skill, name: str, text: str) -> None:
+def _write_date(registry: Registry, skill: Skill) -> None:
+    """Write today's date into metadata.verified, if that is there and on a line of its own."""
+    raw = registry.read(skill.files[SKILL_MD])
+    before = frontmatter.parse(raw).frontmatter or {}
+    metadata, today = before.get("metadata"), str(datetime.now(UTC).date())
+    if not isinstance(metadata, dict) or metadata.get("verified", today) == today:
+        return
+    edited = _VERIFIED.sub(rb'\g<1>"' + today.encode() + b'"', raw, count=1)
+    wanted = {**before, "metadata": {**metadata, "verified": today}}
+    if frontmatter.parse(edited).frontmatter == wanted:
+        _write(registry, skill, SKILL_MD, edited)
+    else:
+        remark(f"{skill.path}: write the date of today into metadata.verified")
+
+
+def _write(registry: Registry, skill: Skill, name: str, raw: bytes) -> None:
     file = skill.files[name]
     base, _, rest = registry.roots[file.root].locate(file.location)
     path = Path(base, rest)
     with writing(str(path), "check its permissions"):
-        replace_file(path, text.encode(), path.stat().st_mode & 0o777)
+        replace_file(path, raw, path.stat().st_mode & 0o777)
 
 
 def _print(

@@ -192,7 +192,7 @@ def _say_skills(registry: Registry, skills: Iterable[Skill], counts: Mapping[str
         if skill.standing < Standing.VALID:
             state += f" ({skill.standing.shown})"
             colours[len(rows)] = "red"
-        elif registry.freshness.is_stale(skill):
+        elif registry.freshness.judge(skill).is_stale:
             state += " (stale)"
             colours[len(rows)] = "yellow"
         elif count:
@@ -302,5 +302,5 @@ def _summary(registry: Registry, skill: Skill, problems: int) -> dict[str, Any]:
         "problems": problems,
         "served": skill.standing is Standing.VALID,
         "standing": skill.standing.shown,
-        "stale": registry.freshness.is_stale(skill),
+        "stale": registry.freshness.judge(skill).is_stale,
     }

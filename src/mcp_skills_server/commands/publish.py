@@ -104,7 +104,9 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     if (empty or lost) and not options.allow_partial and not options.check:
         return _refuse_to_publish(output, lost)
     writing, packing = (partial(progress, label=label) for label in ("writing", "packing"))
-    site = StaticSite(output, headers=options.headers, keep_days=options.keep, progress=writing)
+    # what the index no longer names may be recalled, which the files themselves do not tell
+    keep = 0 if registry.recalls.advisories else options.keep
+    site = StaticSite(output, headers=options.headers, keep_days=keep, progress=writing)
     publication = Publication(
         registry, options.base_url, progress=packing, evals=options.with_evals
     )
@@ -116,7 +118,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     if differences is None:
         return _refuse_to_publish(output, edition.left_out)
     left_out = [*lost, *edition.left_out]
-    _report_left_out(left_out, "not published")
+    _report_left_out([*_recalled(registry), *left_out], "not published")
     for path, reason in edition.left_out_0_1:
         remark(f"{path}: published only by discovery 0.2.0: {reason}")
     shown, changed = printable(output), plural(len(differences), "file")
@@ -143,6 +145,11 @@ def _check_output(output: str, registry: Registry) -> None:
 def _unfetched(registry: Registry) -> list[tuple[str, str]]:
     """Return each fetched root of which a skill is still to be fetched, with the reason."""
     return [(root.shown, UNFETCHED) for root in registry.roots if root.origin and not root.revision]
+
+
+def _recalled(registry: Registry) -> list[tuple[str, str]]:
+    problems = registry.snapshot.problems
+    return [(problem.path, problem.message) for problem in problems if problem.code == "recalled"]
 
 
 def _report_left_out(left_out: Iterable[tuple[str, str]], what: str) -> None:
@@ -186,7 +193,7 @@ def _packable(
     publication = Publication(registry, evals=options.with_evals)
     edition = publication.edition()
     lost = [*_unfetched(registry), *edition.left_out]
-    _report_left_out(lost, left_out)
+    _report_left_out([*_recalled(registry), *lost], left_out)
     if lost and not options.allow_partial:
         remark(refusal)
         raise click.exceptions.Exit(1)

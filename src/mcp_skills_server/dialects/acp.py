@@ -11,7 +11,7 @@ from itertools import chain, count
 from typing import Any, Final, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
 from mcp_skills_server.format import hidden, identity
-from mcp_skills_server.format.fields import split_tools
+from mcp_skills_server.format.fields import items, mapping, split_tools
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 
 META_KEY: Final = "mcp-skills-server"
@@ -39,21 +39,6 @@ Key: TypeAlias = tuple[str, object]
 JavaScript."""
 _SERVER_NAME: Final = "skills"
 """The base name of the added MCP server, numbered if it is taken."""
-
-
-def as_dict(value: object) -> Params:
-    """Return the value if it is an object, else an empty dict."""
-    if isinstance(value, dict):
-        return cast("Params", value)
-    return {}
-
-
-def list_in(holder: Mapping[str, Any], key: str) -> list[Any]:
-    """Return a field if it is an array, else an empty list."""
-    value = holder.get(key)
-    if isinstance(value, list):
-        return cast("list[Any]", value)
-    return []
 
 
 def as_version(value: object) -> int | None:
@@ -97,8 +82,8 @@ class AgentResponse(NamedTuple):
 
 def parse_request(message: object) -> Request | None:
     """Return a client's request if it is `initialize`, or opens or ends a session, else None."""
-    fields = as_dict(message)
-    method, params = fields.get("method"), as_dict(fields.get("params"))
+    fields = mapping(message)
+    method, params = fields.get("method"), mapping(fields.get("params"))
     if "id" not in fields or not isinstance(method, str):
         return None
     key, session_id = _key(fields["id"]), params.get("sessionId")
@@ -117,12 +102,12 @@ def parse_request(message: object) -> Request | None:
 
 def parse_response(message: object) -> AgentResponse | None:
     """Return the agent's response, or None for any other message."""
-    fields = as_dict(message)
+    fields = mapping(message)
     key = _key(fields.get("id"))
     if "method" in fields or key is None or not ("result" in fields or "error" in fields):
         return None
     if fields.get("error") is None:
-        return AgentResponse(key, as_dict(fields.get("result")))
+        return AgentResponse(key, mapping(fields.get("result")))
     if key[1] is None:  # reports an unreadable message, not the request of id null
         return None
     return AgentResponse(key, None)
@@ -147,9 +132,9 @@ def starts_servers(version: int, result: Params) -> bool:
     """Return whether the agent can start stdio MCP servers; version 1 always can."""
     if version < 2:
         return True
-    capabilities = as_dict(result.get("capabilities"))
-    holders = (as_dict(capabilities.get("session")), capabilities)
-    return any(as_dict(holder.get("mcp")).get("stdio") not in (None, False) for holder in holders)
+    capabilities = mapping(result.get("capabilities"))
+    holders = (mapping(capabilities.get("session")), capabilities)
+    return any(mapping(holder.get("mcp")).get("stdio") not in (None, False) for holder in holders)
 
 
 def _key(identifier: object) -> Key | None:
@@ -176,15 +161,15 @@ def with_server(request: object, make: Callable[[str], Mapping[str, Any]]) -> st
 
     `make` returns the server for a name, which is unique in the request.
     """
-    fields = as_dict(request)
+    fields = mapping(request)
     params = fields.get("params")
     if not isinstance(params, dict):
         return None
     params = cast("Params", params)
     if not isinstance(params.get("mcpServers"), list | None):
         return None
-    servers = list_in(params, "mcpServers")
-    taken = [as_dict(other).get("name") for other in servers]
+    servers = items(params.get("mcpServers"))
+    taken = [mapping(other).get("name") for other in servers]
     added = {**params, "mcpServers": [*servers, make(_free_name(taken))]}
     return json.dumps({**fields, "params": added})
 
@@ -227,7 +212,7 @@ def entry(skill: Skill) -> AvailableSkill:
     tools = split_tools(fields.get("allowed-tools"))
     if tools:
         out["allowedTools"] = tools
-    meta = {**as_dict(fields.get("metadata"))}
+    meta = {**mapping(fields.get("metadata"))}
     if origin := identity.origin(skill):
         meta[ORIGIN] = origin
     if meta:
@@ -268,7 +253,7 @@ class UpdateForms(NamedTuple):
 
 def accepted_forms(version: int, capabilities: object) -> UpdateForms:
     """Return the update forms accepted by a client, from its version and its capabilities."""
-    announced = as_dict(as_dict(as_dict(capabilities).get("_meta")).get(META_KEY))
+    announced = mapping(mapping(mapping(capabilities).get("_meta")).get(META_KEY))
     nested, extension = (announced.get(key) not in (None, False) for key in (NESTED, NOTIFICATION))
     return UpdateForms(version >= 2 or nested, extension)
 
@@ -280,7 +265,7 @@ def capability() -> dict[str, Json]:
 
 def _skills_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]) -> Params:
     """Return an `available_skills_update`: the agent's own last one, with our skills added."""
-    merged = _merged(list_in(theirs, "availableSkills"), skills)
+    merged = _merged(items(theirs.get("availableSkills")), skills)
     return {**theirs, "sessionUpdate": SKILLS_UPDATE, "availableSkills": merged}
 
 
@@ -289,19 +274,19 @@ def _commands_update(skills: Sequence[AvailableSkill], theirs: Mapping[str, Any]
 
     Skills do not become commands: the user calls a command, the agent chooses a skill.
     """
-    meta: dict[str, Any] = {**as_dict(theirs.get("_meta"))}
-    names = [name for name in list_in(meta, "availableSkills") if isinstance(name, str)]
+    meta: dict[str, Any] = {**mapping(theirs.get("_meta"))}
+    names = [name for name in items(meta.get("availableSkills")) if isinstance(name, str)]
     ours = [skill["name"] for skill in skills if skill["name"] not in names]
     meta["availableSkills"] = [*names, *ours]
-    meta[DETAILS] = _merged(list_in(meta, DETAILS), skills)
-    commands = list_in(theirs, "availableCommands")
+    meta[DETAILS] = _merged(items(meta.get(DETAILS)), skills)
+    commands = items(theirs.get("availableCommands"))
     out = {**theirs, "sessionUpdate": COMMANDS_UPDATE, "availableCommands": commands}
     return {**out, "_meta": meta}
 
 
 def _merged(theirs: Sequence[Any], ours: Sequence[AvailableSkill]) -> list[Any]:
     """Append our skills to the agent's own, which win on equal names: the agent uses those."""
-    named = [entry for entry in theirs if isinstance(as_dict(entry).get("name"), str)]
+    named = [entry for entry in theirs if isinstance(mapping(entry).get("name"), str)]
     names = {entry["name"] for entry in named}
     return [*named, *(entry for entry in ours if entry["name"] not in names)]
 
@@ -326,7 +311,7 @@ def notifications(
     out: list[tuple[str, Params]] = [(UPDATE, {"sessionId": session_id, "update": update})]
     if forms.extension and extension:
         own = theirs.get(EXTENSION_METHOD, {})
-        merged = _merged(list_in(own, "availableSkills"), skills)
+        merged = _merged(items(own.get("availableSkills")), skills)
         out.append((EXTENSION_METHOD, {**own, "sessionId": session_id, "availableSkills": merged}))
     return out
 
@@ -362,12 +347,12 @@ class AgentUpdate(NamedTuple):
 
 def parse_update(message: object) -> AgentUpdate | None:
     """Return an agent's update of commands or skills, nested or flat, or None."""
-    fields = as_dict(message)
-    method, params = fields.get("method"), dict(as_dict(fields.get("params")))
+    fields = mapping(message)
+    method, params = fields.get("method"), dict(mapping(fields.get("params")))
     session_id = params.pop("sessionId", None)
     update, kind = params, method
     if method == UPDATE:
-        update = as_dict(params.get("update", params))
+        update = mapping(params.get("update", params))
         kind = update.get("sessionUpdate")
     if isinstance(session_id, str) and kind in KINDS:
         return AgentUpdate(session_id, kind, update)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from mcp_skills_server.dialects import sep2076, sep2640
 from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryContext, Result, is_initial
 from mcp_skills_server.errors import RequestError, UsageError, quoted
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.model.clients import NativeLimits, client_of
 
@@ -86,8 +87,7 @@ class DialectSet(NamedTuple):
             key: value for dialect in self.dialects for key, value in dialect.extensions.items()
         }
         if extensions:
-            theirs = out.get("extensions")
-            out["extensions"] = {**(theirs if isinstance(theirs, dict) else {}), **extensions}
+            out["extensions"] = mapping(out.get("extensions")) | extensions
         return out
 
 

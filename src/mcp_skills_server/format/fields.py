@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final, cast
 
 from mcp_skills_server.format import hidden
 from mcp_skills_server.model import Json
@@ -26,17 +26,17 @@ def hides(frontmatter: Mapping[str, Json], flag: str) -> bool:
     return frontmatter.get(flag, FLAGS[flag]) is not FLAGS[flag]
 
 
-def mapping(value: Json) -> dict[str, Json]:
+def mapping(value: object) -> dict[str, Any]:
     """Return the value if it is a mapping, else an empty mapping."""
     if isinstance(value, dict):
-        return value
+        return cast("dict[str, Any]", value)
     return {}
 
 
-def items(value: Json) -> list[Json]:
+def items(value: object) -> list[Any]:
     """Return the value if it is a list, else an empty list."""
     if isinstance(value, list):
-        return value
+        return cast("list[Any]", value)
     return []
 
 

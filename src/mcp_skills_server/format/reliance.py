@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
-import tomli_w
-
 from mcp_skills_server.errors import quoted
 from mcp_skills_server.model.decoding import load_toml
 
@@ -40,9 +38,14 @@ class Reliance(NamedTuple):
     line: int | None = None
 
     @property
+    def name(self) -> str:
+        """Its key in the table `[seen.KIND]`."""
+        return f"{self.target} of {self.server}" if self.server else self.target
+
+    @property
     def key(self) -> str:
-        """Its text in messages, and its key in the table `seen`."""
-        return f"{self.kind} {self.target}" + (f" of {self.server}" if self.server else "")
+        """Its text in messages."""
+        return f"{self.kind} {self.name}"
 
     @property
     def is_local(self) -> bool:
@@ -97,25 +100,11 @@ def parse_reliances(text: str) -> list[Reliance]:
             entry = Reliance(kind, target, server, line=line)
             if not _is_valid(entry):
                 raise ValueError(f"{quoted(entry.key)} is none of these: {_FORMS[kind]}")
-            entries.append(entry._replace(seen=str(seen.get(entry.key, ""))))
+            known = _table(seen.get(kind, {}), f"seen.{kind}").get(entry.name, "")
+            entries.append(entry._replace(seen=str(known)))
     if len(entries) > _MAX_RELIANCES:
         raise ValueError(f"it has more than {_MAX_RELIANCES} entries")
     return entries
-
-
-def confirm(text: str, states: Mapping[Reliance, str]) -> str:
-    """Return the text of a `freshness.toml` with these states in its table `seen`, its last one.
-
-    Raises:
-        ValueError: another table follows.
-    """
-    before = parse_reliances(text)
-    head = re.split(r"(?m)^[ \t]*+\[seen\]", text, maxsplit=1)[0].rstrip()
-    seen = {entry.key: states.get(entry, entry.seen) for entry in before}
-    edited = f"{head}\n\n{tomli_w.dumps({'seen': seen})}"
-    if [entry.key for entry in parse_reliances(edited)] != [entry.key for entry in before]:
-        raise ValueError("its table [seen] is not the last one; move it to the end")
-    return edited
 
 
 def _table(value: object, name: str) -> dict[str, Any]:

@@ -161,7 +161,7 @@ class Skill:
         origin: the site or archive that it comes from, also when `fetch` put it into a folder; None
             for a skill of the operator's own. It may be a local path: others see `identity.origin`.
         nested: directories in it that hold anything named SKILL.md, by their path in the skill.
-        whole: the skill with the files that are left out here for a client; None if none are.
+        whole: the skill with the files that a client is not served, too; None if none are missing.
     """
 
     path: str

@@ -18,7 +18,7 @@ from mcp_skills_server.errors import RequestError, UnreadableError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.cursors import MAX_BYTES
 from mcp_skills_server.format.dependencies import FIELD
-from mcp_skills_server.format.fields import references
+from mcp_skills_server.format.fields import mapping, references
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.model.skill import whole_digest
 from mcp_skills_server.runtime.briefing import name_of
@@ -296,8 +296,7 @@ def dependencies_of(snapshot: Snapshot, skills: Iterable[Skill]) -> tuple[list[S
     dependencies: dict[str, Skill] = {}
     missing: dict[str, None] = {}
     for skill in skills:
-        given = skill.frontmatter.get(FIELD)
-        names = references(given.get("skills"), "name") if isinstance(given, dict) else []
+        names = references(mapping(skill.frontmatter.get(FIELD)).get("skills"), "name")
         for name in names[:_MAX_NEEDED]:
             other = identity.lookup(snapshot, name, Standing.LENIENT)
             if other is None:

@@ -39,6 +39,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import listing, prompts, resources, sdk
 from mcp_skills_server.server.attachment import Attachment, server_features
+from mcp_skills_server.server.eras import CALL, LISTEN
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.sdk import Context, SdkHandler, SessionPeer, principal, scope_of
@@ -74,9 +75,7 @@ _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _RESOURCES: Final = ("resources/list", "resources", "uri")
 _TEMPLATES: Final = ("resources/templates/list", "resourceTemplates", "uriTemplate")
-_CALL: Final = "tools/call"
 _SKILLS: Final = "skills/list"
-_LISTEN: Final = "subscriptions/listen"
 
 
 def attach(
@@ -137,7 +136,7 @@ def attach(
     watcher = watch or None
     if watcher is True:
         watcher = Watcher(registry)
-    listening = lowlevel.get_request_handler(_LISTEN)
+    listening = lowlevel.get_request_handler(LISTEN)
     attachment = Attachment(
         registry,
         settings,
@@ -232,12 +231,12 @@ class MergedHandlers:
         if self._tool_skills and tools is not None:
             listed = partial(self._list_tools, tools.handler)
             self._server.add_request_handler("tools/list", types.PaginatedRequestParams, listed)
-        calls = self._server.get_request_handler(_CALL)
+        calls = self._server.get_request_handler(CALL)
         if self._tool_skills and calls is not None and self._when in {"first-call", "error"}:
             called = partial(self._call_their_tool, calls.handler)
-            self._server.add_request_handler(_CALL, types.CallToolRequestParams, called)
+            self._server.add_request_handler(CALL, types.CallToolRequestParams, called)
         routed: dict[str, tuple[type[BaseModel], IsOurs]] = {
-            _CALL: (types.CallToolRequestParams, self._is_our_tool),
+            CALL: (types.CallToolRequestParams, self._is_our_tool),
             "prompts/get": (types.GetPromptRequestParams, self._is_our_prompt),
             "resources/read": (types.ReadResourceRequestParams, self._is_served),
             "completion/complete": (types.CompleteRequestParams, self._is_our_reference),
@@ -247,8 +246,8 @@ class MergedHandlers:
         ours: dict[str, SdkHandler] = {
             method: partial(self._call_ours, method) for method in self._attachment.handlers
         }
-        if _CALL in ours and self._tool_skills:
-            ours[_CALL] = self._call_our_tool
+        if CALL in ours and self._tool_skills:
+            ours[CALL] = self._call_our_tool
         ours |= {"resources/subscribe": self._subscribe, "resources/unsubscribe": self._unsubscribe}
         for method, handler in ours.items():
             if method in _LISTS:
@@ -257,7 +256,7 @@ class MergedHandlers:
                 self._add_routed(method, *routed[method], handler)
             else:
                 self._add(method, types.RequestParams, partial(self._call_either, method, handler))
-        self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
+        self._add(LISTEN, types.SubscriptionsListenRequestParams, self._listen)
 
     async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Add capabilities unknown to the SDK to handshakes, and register initialized clients."""
@@ -425,7 +424,7 @@ class MergedHandlers:
 
     async def _call_our_tool(self, ctx: Context, params: Any) -> dict[str, Any]:
         """Call one of our tools; after a load, add the names of tools that the skills document."""
-        result = await self._call_ours(_CALL, ctx, params)
+        result = await self._call_ours(CALL, ctx, params)
         active = result.get("structuredContent", {}).get("active_skills")
         if active and tool_dialect.canonical(params.name) == tool_dialect.LOAD:
             loaded = {entry["location"]: entry["name"] for entry in active}
@@ -506,7 +505,7 @@ class MergedHandlers:
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
-        theirs, notifier = self._theirs[_LISTEN], self._attachment.notifier
+        theirs, notifier = self._theirs[LISTEN], self._attachment.notifier
         is_ours = notifier.relays or self._is_about_skills(params.notifications)
         if theirs is not None and not is_ours:  # a custom handler, whose events cannot be relayed
             return await theirs.handler(ctx, params)

@@ -24,6 +24,7 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import NotServedError
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
@@ -297,8 +298,7 @@ class Attachment:
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:
-    theirs = capabilities.get(key)
-    capabilities[key] = {**(theirs if isinstance(theirs, dict) else {}), **ours}
+    capabilities[key] = mapping(capabilities.get(key)) | ours
 
 
 def server_features(

@@ -25,8 +25,6 @@ from mcp_skills_server.server.requests import Caller, Page
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import trace_of
 
-CALL: Final = "tools/call"
-LISTEN: Final = "subscriptions/listen"
 _INITIALIZED: Final = "notifications/initialized"
 _CANCELLED: Final = "notifications/cancelled"
 _BEFORE_HANDSHAKE: Final = frozenset({INITIALIZE, PING})
@@ -286,7 +284,7 @@ class McpSession:
         eras.DISCOVER: _discover,
         "resources/subscribe": _subscribe,
         "resources/unsubscribe": _unsubscribe,
-        LISTEN: _listen,
+        eras.LISTEN: _listen,
     }
     """The methods that are no handlers of the attachment."""
 

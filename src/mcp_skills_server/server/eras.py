@@ -26,6 +26,7 @@ from mcp_skills_server.dialects.jsonrpc import (
     QUOTA_EXCEEDED,
 )
 from mcp_skills_server.errors import REPEATS, NotServedError, RequestError, SkillsServerError
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.telemetry.events import Outcome
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ Params: TypeAlias = Mapping[str, Any]
 INITIALIZE: Final = "initialize"
 DISCOVER: Final = "server/discover"
 PING: Final = "ping"
+CALL: Final = "tools/call"
+LISTEN: Final = "subscriptions/listen"
 _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 _CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 _CLIENT: Final = "io.modelcontextprotocol/clientInfo"
@@ -288,10 +291,7 @@ def era_of(method: str, params: Params | None) -> Era:
 
 def envelope_version(params: Params | None) -> object:
     """Return the version in a request's envelope, of any type; None without one."""
-    meta = (params or {}).get("_meta")
-    if isinstance(meta, dict):
-        return cast(Params, meta).get(_VERSION)
-    return None
+    return mapping((params or {}).get("_meta")).get(_VERSION)
 
 
 def _check_shape(params: Params, shape: Shape) -> None:

@@ -22,14 +22,12 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session_tickets import TicketSessions
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.dispatch import (
-    CALL,
-    LISTEN,
     McpSession,
     PendingRequest,
     notification,
     refusal,
 )
-from mcp_skills_server.server.eras import INITIALIZE, FaultError
+from mcp_skills_server.server.eras import CALL, INITIALIZE, LISTEN, FaultError
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.transport import Pipes
 

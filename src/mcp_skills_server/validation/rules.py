@@ -401,11 +401,10 @@ def _misshapen(frontmatter: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     # Other forms are of other programs, such as a list of packages.
     dependencies = fields.mapping(frontmatter.get("dependencies"))
     for kind, required in _DEPENDENCIES.items():
-        entries = dependencies.get(kind, [])
-        if not isinstance(entries, list):
+        if not isinstance(dependencies.get(kind, []), list):
             yield "dependencies", f"dependencies.{kind} is not a list"
             continue
-        for number, entry in enumerate(entries, 1):
+        for number, entry in enumerate(fields.items(dependencies.get(kind)), 1):
             name = entry if isinstance(entry, str) else fields.mapping(entry).get(required)
             if not isinstance(name, str):
                 yield "dependencies", f"entry {number} of dependencies.{kind} has no name"

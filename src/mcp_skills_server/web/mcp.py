@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 from starlette.types import Message as AsgiMessage
@@ -26,6 +26,7 @@ from mcp_skills_server.access.quota import Requester
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, decode_message
 from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model.clients import client_of
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment
@@ -229,7 +230,7 @@ class McpEndpoint:
             # Random, as clients that were refused together would come back together.
             reason = "Too many clients connect; try again in a moment"
             raise RefusalError(503, reason, "overload", retry_after_s=1 + secrets.randbelow(3))
-        name = _object(_object(message.fields.get("params")).get("clientInfo")).get("name")
+        name = mapping(mapping(message.fields.get("params")).get("clientInfo")).get("name")
         keeps_lost = isinstance(name, str) and client_of(name).keeps_lost_session
         entry = self._sessions.open(client, keeps_lost=keeps_lost)
         reply.headers = [(SESSION, entry.id)]
@@ -449,7 +450,7 @@ def _check_headers(message: Message, headers: Headers, scope: Scope) -> None:
     if headers.get(METHOD, b"").decode("latin-1") != method:
         raise _mismatch(METHOD, message.id)
     if method in NAMED:
-        named = _object(params).get(NAMED[method])
+        named = mapping(params).get(NAMED[method])
         if named is not None and _decoded(headers.get(NAME)) != named:
             raise _mismatch(NAME, message.id)
     if method == INITIALIZE:
@@ -472,10 +473,3 @@ def _decoded(header: bytes | None) -> str | None:
         return raw.decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
         return None
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    """Return an object, or an empty one for anything else."""
-    if isinstance(value, dict):
-        return cast("Mapping[str, Any]", value)
-    return {}

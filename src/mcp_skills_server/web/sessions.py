@@ -17,13 +17,7 @@ from typing import Final
 import anyio
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.quota import (
-    UNKNOWN_OWNER,
-    Owner,
-    Requester,
-    limit_of,
-    owner_to_evict,
-)
+from mcp_skills_server.access.quota import UNKNOWN_OWNER, Owner, Requester, limit_of, owner_to_evict
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.dispatch import McpSession
 from mcp_skills_server.telemetry.load import Occupancy

@@ -179,12 +179,13 @@ def test_change_is_shown_as_diff_and_recorded_as_read(tmp_path: Path) -> None:
         assert "It has not changed." in visible_text(html_of(server, "/ui/history/a"))
         assert audit.read_bytes() == b"", "nothing of the skill was sent"
         write_skill(directory, body="# One\n\nsecond <b>line\n", scripts__more_py="new\n")
-        wait_until(lambda: '<span class="minus">-<b>first </b>line' in html_of(server, "/ui/history/a"))
+        # Both files may be seen by one scan or by two, the script last.
+        wait_until(lambda: "script new: scripts/more.py" in visible_text(html_of(server, "/ui/history/a")))
         text = html_of(server, "/ui/history/a")
+        assert '<span class="minus">-<b>first </b>line' in text
         assert '<span class="plus">+<b>second &lt;b&gt;</b>line' in text
         text = visible_text(text)
         assert "file added: scripts/more.py" in text
-        assert "script new: scripts/more.py" in text
         record = json.loads(audit.read_text(encoding="utf-8").splitlines()[-1])
         assert (record["event"], record["method"], record["skill"]) == ("read", "GET /ui/history", "a")
         assert "changed" in visible_text(html_of(server, "/ui/skills/a"))

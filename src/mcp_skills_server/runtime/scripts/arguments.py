@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError, listed
+from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.model import Json, printable
 from mcp_skills_server.runtime.scripts.processes import TOKEN
 
@@ -51,13 +52,10 @@ def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
     Spaces or commas separate names in a string. Invalid names, and names beyond the limit of a
     call, are ignored.
     """
-    metadata = frontmatter.get("metadata")
-    declared = metadata.get("env") if isinstance(metadata, dict) else None
-    words: list[Json] = []
+    declared = mapping(frontmatter.get("metadata")).get("env")
+    words = items(declared)
     if isinstance(declared, str):
-        words = [*_BETWEEN.split(declared)]
-    elif isinstance(declared, list):
-        words = declared
+        words = _BETWEEN.split(declared)
     names = (word for word in words if isinstance(word, str) and _is_name(word))
     return list(dict.fromkeys(names))[:_MAX_VARIABLES]
 

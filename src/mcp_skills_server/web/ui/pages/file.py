@@ -19,12 +19,7 @@ from mcp_skills_server.web.part import requester
 from mcp_skills_server.web.ui.colours import coloured_lines
 from mcp_skills_server.web.ui.context import Context
 from mcp_skills_server.web.ui.pages.skill import heading, skill_of
-from mcp_skills_server.web.ui.render import (
-    MAX_PICTURE_BYTES,
-    is_raster_name,
-    raster_type,
-    rendered,
-)
+from mcp_skills_server.web.ui.render import MAX_PICTURE_BYTES, is_raster_name, raster_type, rendered
 
 _GONE: Final = "This file does not exist any more. It may have moved."
 _MAX_SHOWN: Final = 1 << 20

@@ -43,10 +43,7 @@ from mcp_skills_server.web.ui.pages.edit import can_edit
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
 from mcp_skills_server.web.ui.pages.snippets import probe_command, snippets_for
 from mcp_skills_server.web.ui.pages.triggers import CheckedPrompt, check
-from mcp_skills_server.web.ui.render import (
-    is_raster_name,
-    rendered,
-)
+from mcp_skills_server.web.ui.render import is_raster_name, rendered
 
 GONE: Final = "This skill does not exist any more, or you may not read it. It may have moved."
 _TABS: Final = ("text", "files", "evaluation")
@@ -218,7 +215,7 @@ def _copies(ctx: Context, skill: Skill) -> list[Skill]:
 def _problems(ctx: Context, skill: Skill, survey: Survey) -> list[tuple[str, Problem]]:
     """Return the problems of a skill, errors first, each with the path of its file or ""."""
     folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
-    freshness = ctx.runtime.registry.freshness.judge(skill).problems
+    freshness = ctx.runtime.registry.freshness.recent(skill)
     known = [*survey.by_skill.get(skill.path, ()), *freshness]
     problems = sorted(known, key=lambda problem: problem.severity)
     return [

@@ -67,7 +67,7 @@ def test_own_server_is_probed_over_http_in_both_eras_with_a_token(tmp_path: Path
         refused = run("probe", url)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "MCP-45" not in done.stdout and "MCP-51" in done.stdout  # a command alone has a stdin
-    assert refused.returncode == 2 and "status 401; give a token by --token-env" in refused.stderr, refused
+    assert refused.returncode == 2 and "status 401; give a valid token by --token-env" in refused.stderr, refused
     assert TOKEN not in done.stdout + done.stderr + refused.stderr
 
 

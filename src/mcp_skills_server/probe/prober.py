@@ -107,7 +107,7 @@ class Prober:
         except LostError as error:
             raise NotSpokenError(str(error)) from None
         if call.result is None or not (self._is_modern or "protocolVersion" in call.result):
-            hint = "; give a token by --token-env" if call.status == 401 else ""
+            hint = "; give a valid token by --token-env" if call.status == 401 else ""
             raise NotSpokenError(f"{method}: {call.said}{hint}")
         self._is_http = call.status is not None
         capabilities = fields_of(call.result.get("capabilities"))

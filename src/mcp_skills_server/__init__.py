@@ -68,37 +68,12 @@ _HOMES = {
 """The public names by module, for lazy import."""
 
 __all__ = [
-    "AcpSkills",
-    "Attachment",
-    "Body",
-    "Changes",
-    "Limits",
-    "MirroredRoot",
-    "NotServedError",
-    "Problem",
-    "Reading",
-    "Registry",
-    "RequestError",
-    "Runtime",
-    "RuntimeSettings",
-    "ScriptSettings",
-    "Session",
-    "Settings",
-    "Skill",
-    "SkillFile",
-    "SkillsServerError",
-    "Snapshot",
-    "StaleFileError",
-    "Standing",
-    "ToolResult",
-    "UnreadableError",
-    "UsageError",
-    "View",
-    "Watcher",
-    "__version__",
-    "attach",
-    "open_registry",
-]
+    "AcpSkills", "Attachment", "Body", "Changes", "Limits", "MirroredRoot", "NotServedError",
+    "Problem", "Reading", "Registry", "RequestError", "Runtime", "RuntimeSettings",
+    "ScriptSettings", "Session", "Settings", "Skill", "SkillFile", "SkillsServerError", "Snapshot",
+    "StaleFileError", "Standing", "ToolResult", "UnreadableError", "UsageError", "View", "Watcher",
+    "__version__", "attach", "open_registry",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

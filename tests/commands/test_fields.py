@@ -150,7 +150,7 @@ def test_script_limits_match_their_documentation(command: str, option: str) -> N
 
 
 OWN_VARIABLES = {
-    ("update", "check"),
+    ("update", "check"), ("freshness", "online"), ("freshness", "update"),
     ("context", "host"), ("validate", "watch"), ("package", "server"), ("evaluate", "prompt"), ("install", "config"),
 }  # fmt: skip
 """Options that share only their name with one of `serve` or `acp`: the command is a part of their variable."""

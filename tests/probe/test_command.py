@@ -203,6 +203,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
         made.judge("S40-18", False, "skill://one/a.md: size 1, not 2")
         made.judge("MCP-15", True, "")
         made.judge("S40-6", is_modern, "gh://one/SKILL.md")
+        made.stopped += ["it ended early: no answer within 10 s"] * is_modern
         return made
 
     monkeypatch.setattr(probe, "_probe", probed)
@@ -246,6 +247,7 @@ def test_json_has_a_verdict_for_each_rule() -> None:
     report = json.loads(run("probe", TARGET, "--format", "json").stdout)
     assert report["ok"] is False and report["eras"] == {"modern": 0, "legacy": 0}
     assert [problem["code"] for problem in report["problems"]] == ["S40-6", "S40-18"]
+    assert report["stopped"] == {"modern": ["it ended early: no answer within 10 s"], "legacy": []}
     by_id = {rule["id"]: rule for rule in report["rules"]}
     assert [by_id[id_]["verdict"] for id_ in ("S40-18", "MCP-15", "S40-13")] == ["failed", "passed", "not seen"]
     assert by_id.keys() == rules().keys() and by_id["S40-18"]["level"] == "MUST"

@@ -526,6 +526,17 @@ async def test_requests_are_bounded_and_the_report_says_so(tmp_path: Path) -> No
     assert {rule for rule, _ in verdicts.faults} == set()
 
 
+async def test_list_whose_end_was_not_seen_is_no_proof_of_its_end(tmp_path: Path) -> None:
+    def alter(request: Json, made: Json) -> None:
+        made.pop("error", None)
+        if request["method"] == LIST:
+            made["result"] = {"skills": [], "nextCursor": str(request["id"])}
+
+    verdicts = await probed(skills_in(tmp_path), "modern", alter, max_requests=20)
+    assert verdicts.stopped == ["it ended early: --max-requests allows no more requests"]
+    assert "S40-22" not in verdicts.judged
+
+
 async def test_request_without_an_answer_in_time_ends_the_probe(tmp_path: Path) -> None:
     def alter(request: Json, _: Json) -> None:
         if request["method"] == GET:
@@ -599,3 +610,13 @@ async def test_broken_http_server_is_named_by_its_rule_and_no_other(tmp_path: Pa
                 await prober.run()
             assert {rule for rule, _ in prober.verdicts.faults} == set(expected.split()), prober.verdicts.faults
             assert prober.verdicts.stopped == []
+
+
+@each_row("uri", ["skill://notes/\u00e9.md", "skill://notes/a\nb.md", " skill://notes/c.md"])
+async def test_uri_that_no_header_can_have_is_asked_for_all_the_same(uri: str, tmp_path: Path) -> None:
+    with http_serving(skills_in(tmp_path)) as server:
+        async with httpx2.AsyncClient() as client:
+            connection = HttpConnection(client, f"http://127.0.0.1:{server.port}/mcp", is_modern=True, timeout_s=20)
+            prober = Prober(connection, is_modern=True, max_requests=9)
+            call = await prober._ask(READ, uri=uri)
+    assert call.error["code"] == -32602  # there is no such file; -32020 would be about the header

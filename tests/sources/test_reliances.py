@@ -1,4 +1,4 @@
-"""What is asked of the network for freshness: within bounds, of public addresses alone, and nothing is written."""
+"""Freshness: what is asked of the network, within bounds, of public addresses alone, and nothing is written."""
 
 from __future__ import annotations
 

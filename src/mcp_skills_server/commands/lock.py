@@ -14,9 +14,10 @@ from click.core import ParameterSource
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands.fields import flag, option, output_format, takes
+from mcp_skills_server.commands.lock_files import if_path, read_lock
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.look import report_absent
-from mcp_skills_server.commands.opening import UNFETCHED, if_path, open_roots, read_lock
+from mcp_skills_server.commands.opening import UNFETCHED, open_roots
 from mcp_skills_server.commands.options import SignedRootOptions, roots_argument
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.errors import UsageError, plural

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from mcp_skills_server.access.grants import LOCAL, Grants
 from mcp_skills_server.catalog.recalls import Recalls, read_advisories
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import OptionalRoot
+from mcp_skills_server.commands.lock_files import assign_entries, locked_roots
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.commands.options import (
     FollowOptions,
@@ -121,7 +122,7 @@ class OpenedRoots:
 
         before = self.pins.entries
         try:
-            entries = _assign_entries(before, locked_roots(self.lock, self.given), self.lock)
+            entries = assign_entries(before, locked_roots(self.lock, self.given), self.lock)
             if entries == before:
                 return ""
             moved = {
@@ -371,59 +372,6 @@ def open_served(given: Sequence[str], options: FollowOptions) -> OpenedRoots:
             hint = "see 'diff --lock', then 'update', or leave out --frozen"
             raise UsageError(f"{options.lock}: {unserved[0]} cannot be served: {reason}; {hint}")
     return opened
-
-
-# Lock files
-
-
-def read_lock(path: str) -> tuple[LockedSource, ...]:
-    """Return the sources of a lock file, with paths relative to the current folder."""
-    from mcp_skills_server.provenance import lock
-
-    def from_here(given: str) -> str:
-        return os.path.normpath(os.path.join(os.path.dirname(path), given))
-
-    sources = lock.read(Path(path))
-    return tuple(replace(source, given=if_path(from_here, source.given)) for source in sources)
-
-
-def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
-    """Return the lock file's entries for these roots, or all entries if `roots` is empty."""
-    locked = [(if_path(os.path.abspath, source.given), source) for source in read_lock(path)]
-    names = {name for name, _ in locked}
-    wanted = {if_path(os.path.abspath, root): root for root in roots}
-    for name, root in wanted.items():
-        if name not in names:
-            raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
-    return [source for name, source in locked if not roots or name in wanted]
-
-
-def if_path(change: Callable[[str], str], root: str) -> str:
-    """Return a root with its path changed by `change`; an address stays."""
-    from mcp_skills_server.sources.kinds import kind_of
-
-    if kind_of(root).is_path:
-        return change(root)
-    return root
-
-
-def _assign_entries(
-    before: Mapping[str, LockedSource], locked: Sequence[LockedSource], lock: str
-) -> dict[str, LockedSource]:
-    """Assign the new entries to the served folders; a folder whose entry is gone keeps no skill."""
-    after = {folder: replace(source, skills={}) for folder, source in before.items()}
-    free = dict(before)
-    for entry in sorted(locked, key=lambda entry: entry not in free.values()):
-        same = [folder for folder, known in free.items() if known.given == entry.given]
-        if not same:
-            raise UsageError(f"{lock}: {entry.given} has a new revision there; restart the server")
-        folder = next((path for path in same if free[path].revision == entry.revision), same[0])
-        del free[folder]
-        after[folder] = entry
-    return after
-
-
-# Objects made from opened roots
 
 
 def proposals_at(folder: str | None, roots: Sequence[str]) -> ProposalStore | None:

@@ -129,15 +129,17 @@ def _print(
     judged = set[str]().union(*(own.judged for own in verdicts.values()))
     unseen = [id_ for id_ in rules() if id_ not in judged]
     if form == "json":
-        said = {**dict.fromkeys(unseen, "not seen"), **dict.fromkeys(broken, "failed")}
+        known = {**dict.fromkeys(unseen, "not seen"), **dict.fromkeys(broken, "failed")}
         table = [
-            {"id": id_, "verdict": said.get(id_, "passed")}
+            {"id": id_, "verdict": known.get(id_, "passed")}
             | {key: rule[key] for key in ("level", "source", "says")}
             for id_, rule in rules().items()
         ]
         skills = {era: len(own.skills) for era, own in verdicts.items()}
         faults = [problem._asdict() for problem in problems]
-        say_json({"ok": is_ok, "eras": skills, "problems": faults, "rules": table})
+        stopped = {era: own.stopped for era, own in verdicts.items()}
+        said = {"ok": is_ok, "eras": skills, "stopped": stopped, "problems": faults, "rules": table}
+        say_json(said)
     elif form == "sarif":
         say_json(reports.sarif(problems, {}))
     elif form == "junit":

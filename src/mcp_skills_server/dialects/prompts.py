@@ -201,19 +201,17 @@ def _linked_line(file: Mapping[str, Json]) -> str:
 
 def _icons(value: Json) -> list[Json]:
     out: list[Json] = []
-    for icon in value if isinstance(value, list) else []:
-        if not isinstance(icon, dict):
-            continue
+    for icon in map(fields.mapping, fields.items(value)):
         source = str(icon.get("src"))
         if not source.lower().startswith(_ICON_SCHEMES) or not fields.is_allowed_icon(source):
             continue
         kept: dict[str, Json] = {"src": icon["src"]}
-        sizes, theme = icon.get("sizes"), icon.get("theme")
+        sizes: Json = icon.get("sizes")
         if isinstance(icon.get("mimeType"), str):
             kept["mimeType"] = icon["mimeType"]
         if isinstance(sizes, list) and all(isinstance(size, str) for size in sizes):
             kept["sizes"] = sizes
-        if theme in ("light", "dark"):
-            kept["theme"] = theme
+        if icon.get("theme") in ("light", "dark"):
+            kept["theme"] = icon["theme"]
         out.append(kept)
     return out

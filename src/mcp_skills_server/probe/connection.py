@@ -6,6 +6,7 @@ not judge it.
 
 from __future__ import annotations
 
+import base64
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
@@ -141,6 +142,13 @@ def _decoded(raw: bytes) -> Fields:
         return {}
 
 
+def _header_value(text: str) -> str:
+    """Return a text as MCP writes it in a header: in Base64 unless it is printable ASCII."""
+    if text.isascii() and text.isprintable() and text == text.strip():
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
 class HttpConnection(ProbeConnection):
     """Streamable HTTP: a POST for each message."""
 
@@ -159,7 +167,7 @@ class HttpConnection(ProbeConnection):
         if self._is_modern:
             sent = {**_HEADERS, "MCP-Protocol-Version": MODERN, "Mcp-Method": method}
         if self._is_modern and method == "resources/read":
-            sent["Mcp-Name"] = uri.encode("ascii", "replace").decode()
+            sent["Mcp-Name"] = _header_value(uri)
         body = dump(call.message)
         request = self._client.stream("POST", self._url, content=body, headers={**sent, **headers})
         async with request as response:

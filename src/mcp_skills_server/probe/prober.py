@@ -177,9 +177,9 @@ class Prober:
             items += _items(page.result.get(key))
             scopes.add(str(page.result.get("cacheScope")))
             cursor = page.result.get("nextCursor")
-            is_new = cursor is None or (isinstance(cursor, str) and cursor not in cursors)
-            self._judge("S40-22", is_new, f"{page.name}: the nextCursor {quoted(str(cursor))}")
-            if cursor is None or not is_new:
+            if not isinstance(cursor, str) or cursor in cursors:
+                fault = f"{page.name}: the nextCursor {quoted(str(cursor))}"
+                self._judge("S40-22", cursor is None, fault)
                 break
             cursors.add(cursor)
             page = await self._ask(method, **params, cursor=cursor)
@@ -191,23 +191,26 @@ class Prober:
 
     async def _refusals(self, entries: list[Fields]) -> None:
         """Send the requests that every server refuses."""
-        skill = entries[0]["uri"] if entries else ""
-        files = [file["uri"] for file in _files(entries[0])] if entries else []
-        supporting = [uri for uri in files if not uri.endswith(f"/{SKILL_MD}")]
-        known = {"skill": skill, "folder": skill.removesuffix(f"/{SKILL_MD}")}
-        known["file"] = supporting[0] if supporting else ""
+        known: dict[str, str] = {}
+        for entry in entries[:1]:
+            skill = entry["uri"]
+            known = {"skill": skill, "folder": skill.removesuffix(f"/{SKILL_MD}")}
+            for file in _files(entry):
+                if not file["uri"].endswith(f"/{SKILL_MD}"):
+                    known["file"] = file["uri"]
         for id_ in rules():
             for row in rules()[id_].get("refused", ()):
-                uri = row.get("params", {}).get("uri", "")
-                name = uri.partition("{")[2].partition("}")[0]
                 is_other = row.get("modern", False) and not self._is_modern
                 is_other |= row.get("http", False) and not self._is_http
                 is_other |= row["method"] == _FOLDER and not self._reads_folders
-                if is_other or (name and not known[name]):
+                params = dict(row.get("params", {}))
+                try:
+                    if "uri" in params:
+                        params["uri"] = params["uri"].format_map(known)
+                except KeyError:  # no skill is listed, or it has no such file
+                    is_other = True
+                if is_other:
                     continue
-                params = {**row.get("params", {})}
-                if name:
-                    params["uri"] = uri.replace("{" + name + "}", known[name])
                 call = await self._send(row["method"], params, row.get("headers"))
                 self._refused(id_, row, call)
         if self._is_modern:
@@ -304,9 +307,8 @@ class Prober:
         if result is not None:
             self._shaped(method, call.name, result)
             ttl = result.get("ttlMs")
-            if type(ttl) is int and ttl < 0:
-                for id_ in {"S40-20", "S40-23", "MCP-23"} & {*rules_with("modern", method)}:
-                    self._judge(id_, False, f"{call.name}: ttlMs {ttl}")
+            if self._is_modern and type(ttl) is int:
+                self._judge("MCP-23", ttl >= 0, f"{call.name}: ttlMs {ttl}")
 
     def _before(self, call: ProbeCall) -> None:
         """Judge the messages before a modern response, and the code of its error."""

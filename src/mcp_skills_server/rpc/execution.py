@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import anyio
 from anyio import to_thread
@@ -25,6 +25,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol import DISABLED, CodeExecution, Execution, Run
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
@@ -316,16 +317,12 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
     if result is None:
         return None, None
     with suppress(jsonrpc.JsonError):
-        report = jsonrpc.parse(result)
-        if isinstance(report, dict):
-            fields = cast(dict[str, Any], report)
-            error = fields.get("error")
-            if isinstance(error, dict):
-                failure = cast(dict[str, Any], error)
-                kind, message = str(failure.get("type")), str(failure.get("message"))
-                return None, (kind[:MAX_SUMMARY], message[:_MAX_LOGS])
-            if "output" in fields:
-                return cast(Json, fields["output"]), None
+        report = mapping(jsonrpc.parse(result))
+        if error := mapping(report.get("error")):
+            kind, message = str(error.get("type")), str(error.get("message"))
+            return None, (kind[:MAX_SUMMARY], message[:_MAX_LOGS])
+        if "output" in report:
+            return cast(Json, report["output"]), None
     return None, ("execution_failed", "the result that the entry point left cannot be parsed")
 
 

@@ -14,6 +14,7 @@ from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Id
 from mcp_skills_server.dialects.skills_protocol import Run
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import Json
 
 MAX_BATCH: Final = 100
@@ -78,7 +79,7 @@ def parse_call(message: object) -> Call | None:
 
 def id_of(message: object) -> Id:
     """Return the id for the error response to an invalid call, or None."""
-    id_ = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
+    id_ = mapping(message).get("id")
     return cast(Id, id_) if _is_id(id_) else None
 
 

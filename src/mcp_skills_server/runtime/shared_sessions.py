@@ -127,7 +127,7 @@ class SharedSessions(Sessions):
             elif text != known.text:
                 record = self._record(text, handle, owner)
                 session.loaded.paths = record.skills
-                session.loaded.versions |= record.given
+                session.loaded.versions.update(record.given)
                 session.loaded.reported.update(record.recalled)
                 session.since = _on_clock(record.since, time.time(), time.monotonic())
                 session.scripts_at = record.scripts_at

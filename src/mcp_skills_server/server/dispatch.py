@@ -19,15 +19,7 @@ from mcp_skills_server.dialects.jsonrpc import InvalidMessage, Message, RequestI
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server import eras
 from mcp_skills_server.server.attachment import Attachment, server_features
-from mcp_skills_server.server.eras import (
-    INITIALIZE,
-    LISTEN,
-    PING,
-    Era,
-    FaultError,
-    McpClient,
-    Params,
-)
+from mcp_skills_server.server.eras import INITIALIZE, PING, Era, FaultError, McpClient, Params
 from mcp_skills_server.server.notify import Send, Stream
 from mcp_skills_server.server.requests import Caller, Page
 from mcp_skills_server.telemetry import events
@@ -292,7 +284,7 @@ class McpSession:
         eras.DISCOVER: _discover,
         "resources/subscribe": _subscribe,
         "resources/unsubscribe": _unsubscribe,
-        LISTEN: _listen,
+        eras.LISTEN: _listen,
     }
     """The methods that are no handlers of the attachment."""
 

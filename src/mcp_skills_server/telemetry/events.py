@@ -14,9 +14,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
 from mcp_skills_server.model.skill import whole_digest
 
@@ -89,9 +90,7 @@ def trace_of(
     """
     given = params or {}
     meta, name = given.get("_meta"), given.get("name")
-    message: Carrier = {}
-    if isinstance(meta, Mapping):
-        message = _carrier(cast("Mapping[str, Any]", meta))
+    message = _carrier(mapping(meta))
     if http is None:
         http = http_carrier.get({})
     id_text = target = ""

@@ -256,13 +256,11 @@ class UsageStore:
         lines += [UsageRow(name, days=(0,) * days) for (name,) in served if name not in by_day]
         return Report(tuple(lines), answered + empty, empty, tuple(questions))
 
-    def recently_loaded(
-        self, most: int = 50, days: int = 30, roots: Sequence[str] | None = None
-    ) -> list[str]:
-        """Return the paths of the skills that were loaded in the last days, the latest first."""
+    def recently_loaded(self, most: int = 50, roots: Sequence[str] | None = None) -> list[str]:
+        """Return the paths of the skills that were loaded in the last month, the latest first."""
         with self._reading() as connection:
             query = _LOADED.format(period=_PERIOD)
-            rows = connection.execute(query, self._chosen(days, roots)).fetchmany(most)
+            rows = connection.execute(query, self._chosen(30, roots)).fetchmany(most)
         return [skill for (skill,) in rows]
 
     def _chosen(self, days: int, roots: Sequence[str] | None) -> dict[str, Any]:

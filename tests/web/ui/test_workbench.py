@@ -19,11 +19,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from catalog.forest import write_files
+from commands import calls
 from forkserver import run
 from mcp_skills_server.hosts import edit
 from mcp_skills_server.hosts.table import HOSTS
 from mcp_skills_server.installation import start_command
-from web.http_wire import Reply, bearer_header, token_file, wait_until
+from web.http_wire import Reply, bearer_header, http_serving, token_file, wait_until
 from web.in_process import app_serving, local_page
 from web.test_grants import ANN, BOB, configure
 from web.ui.chromium import needs_chromium
@@ -301,6 +302,21 @@ def test_skill_view_shows_command_configuration_and_deeplink_of_hosts(skills: Pa
             and "SKILLS_TOKEN" not in page
         )
         assert "cursor://anysphere.cursor-deeplink/mcp/install?name=skills&config=" in page
+
+
+def test_command_that_probes_this_server_works_as_copied(skills: Path) -> None:
+    def probed(page: str) -> list[str]:
+        command = re.search(r'<code id="probe">(.*)</code>', page)
+        return shlex.split(html.unescape(command[1] if command else ""))
+
+    with local_page(skills) as (origin, cookie):
+        words = probed(text_of(fetch(f"{origin}/ui/skills/refunds", cookie)))
+    assert words[:-1] == [*start_command(), "probe"]
+    assert shlex.split(words[-1]) == [*start_command(), "serve", str(skills)]
+    with http_serving(skills, "--ui") as server:
+        program, *words = probed(text_of(get(server, "/ui/skills/refunds")))
+        done = calls.run(*words)
+    assert (program, done.returncode, "0 rules broken" in done.stdout) == ("mcp-skills-server", 0, True), done
 
 
 def test_commands_and_entries_of_the_local_page_work_as_copied(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ class GitFolder(Source):
             select(list_entries(commit, folder, sorted(parts)), hidden=self.settings.hidden)
             for commit in commits
         )
-        if old.has_others or new.has_others:
+        if any((old.in_dot_folders, old.elsewhere, new.in_dot_folders, new.elsewhere)):
             return None  # the lines for the operator name all of them, so `_all` has to write them
         total = known.skills + len(known.refused) - len(old.skills) + len(new.skills)
         if not 0 < total <= self.settings.fetch.limits.skills:
@@ -304,11 +304,6 @@ class Selected(NamedTuple):
     skills: dict[str, WantedSkill]
     in_dot_folders: list[str]  # skill folders
     elsewhere: list[str]  # links and submodules beside skills
-
-    @property
-    def has_others(self) -> bool:
-        """True if anything beside the skills may hold further ones."""
-        return bool(self.in_dot_folders or self.elsewhere)
 
 
 def select(entries: Iterable[TreeEntry], *, hidden: bool) -> Selected:

@@ -41,7 +41,7 @@ from mcp_skills_server.web.ui.context import (
 from mcp_skills_server.web.ui.pages.catalogue import can_switch, switched_off
 from mcp_skills_server.web.ui.pages.edit import can_edit
 from mcp_skills_server.web.ui.pages.problems import REFRESH_S, file_of, survey_of
-from mcp_skills_server.web.ui.pages.snippets import snippets_for
+from mcp_skills_server.web.ui.pages.snippets import probe_command, snippets_for
 from mcp_skills_server.web.ui.pages.triggers import CheckedPrompt, check
 from mcp_skills_server.web.ui.render import is_raster_name, rendered
 
@@ -136,6 +136,7 @@ def heading(request: Request, ctx: Context, skill: Skill, tab: str) -> dict[str,
         "revision": getattr(ctx.runtime.registry.roots[skill.root], "revision", ""),
         "place": folder,
         "snippets": sorted(snippets_for(request, ctx), key=lambda snippet: snippet.key not in own),
+        "probe": probe_command(request, ctx),
         "own": own,
         "switches": can_switch(ctx, skill),
         "edits": can_edit(ctx, skill),

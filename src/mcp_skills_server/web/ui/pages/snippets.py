@@ -39,7 +39,7 @@ def snippets_for(request: Request, ctx: Context) -> list[Snippet]:
     given = roots
     if not ctx.site.is_local:
         program = [PROGRAM]  # on the viewer's machine
-        url = f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
+        url = _url(request)
         given = ["--url", url]
         if not ctx.site.is_open:
             token = _TOKEN
@@ -59,6 +59,23 @@ def snippets_for(request: Request, ctx: Context) -> list[Snippet]:
         text = snippet(host, _NAME, entry)
         snippets.append(Snippet(key, host.title, command, text, _link(key, entry)))
     return snippets
+
+
+def probe_command(request: Request, ctx: Context) -> str:
+    """Return the command that judges this server; show it only where there are snippets."""
+    if ctx.site.is_local:
+        serve = shell_command([*start_command(), "serve", *_addresses(ctx)])
+        return shell_command([*start_command(), "probe", serve])
+    command = [PROGRAM, "probe", _url(request)]
+    if request.url.scheme == "http":
+        command.append("--allow-http")
+    if not ctx.site.is_open:
+        command += ["--token-env", _TOKEN]
+    return shell_command(command)
+
+
+def _url(request: Request) -> str:
+    return f"{request.url.scheme}://{request.url.netloc}{prefix.get()}/mcp"
 
 
 def _addresses(ctx: Context) -> list[str]:

@@ -305,6 +305,17 @@ def test_patterns_read_a_bounded_amount(repository: Path, monkeypatch: pytest.Mo
     assert "cannot be read (it is too large" in problem["message"]
 
 
+def test_lock_files_are_read_once_and_within_the_bound(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_citing(repository, "tea", f"packages = {[f'absent-{number}>=1' for number in range(20)]}")
+    size = sum((repository / name).stat().st_size for name in ("uv.lock", "package-lock.json", "requirements.txt"))
+    monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_BYTES", size)
+    problems = json_of("freshness", repository / "skills")["problems"]
+    assert {problem["code"] for problem in problems} == {"relies-on-changed"} and len(problems) == 20
+    monkeypatch.setattr("mcp_skills_server.catalog.freshness._MAX_BYTES", size - 1)
+    (problem,) = json_of("freshness", repository / "skills")["problems"]
+    assert problem["message"] == "it cannot be read (it is too large, or not a regular file)"
+
+
 def test_folder_that_is_no_repository_is_its_own_top(tmp_path: Path) -> None:
     write(tmp_path / "outside.py", "1")
     write(tmp_path / "skills" / "shared.py", "1")

@@ -198,6 +198,7 @@ class _Repository:
         self._top = next(tops, Path(base))
         self._names = _MAX_NAMES
         self._bytes = _MAX_BYTES
+        self._locks: dict[Path, Mapping[str, set[str]]] = {}
 
     def state(self, entry: Reliance) -> str:
         """Return one digest of the paths and contents of files, or the version of a package.
@@ -251,16 +252,23 @@ class _Repository:
         """
         for folder in (self._folder, *self._folder.parents):
             for lock in filter(os.path.isfile, (folder / name for name in _LOCKS)):
-                try:
-                    packages = _packages_in(lock.name, disk.read(str(lock), _MAX_LOCK)[0])
-                except (ValueError, LookupError, TypeError, AttributeError):
-                    raise ValueError(f"{lock.name} is no lock file of a known form") from None
+                packages = self._packages_of(lock)
                 versions = packages.get(package) or packages.get(_normal_name(package))
                 if versions:
                     return clipped(", ".join(sorted(versions)))
             if folder == self._top:
                 break
         return ""
+
+    def _packages_of(self, lock: Path) -> Mapping[str, set[str]]:
+        if lock not in self._locks:
+            raw, _ = disk.read(str(lock), min(self._bytes, _MAX_LOCK))
+            self._bytes -= len(raw)
+            try:
+                self._locks[lock] = _packages_in(lock.name, raw)
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise ValueError(f"{lock.name} is no lock file of a known form") from None
+        return self._locks[lock]
 
 
 @lru_cache(4)  # of at most `_MAX_LOCK`

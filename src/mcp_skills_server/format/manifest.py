@@ -27,8 +27,6 @@ MAX_TOML: Final = 1 << 17
 MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
 MAX_NAME: Final = 256
-_MAX_DOTS: Final = 256
-"""Most dots on a line: tomllib's time is quadratic in a dotted key, and no key spans two lines."""
 _INTEGERS: Final = range(-(1 << 63), 1 << 63)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]++(?:\.[A-Za-z0-9_-]++)*", re.ASCII)
 _AGENT_SKILLS_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
@@ -223,10 +221,6 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     text, line = raw.decode("utf-8-sig", "replace"), None
     try:
         raw.decode()
-        for number, row in enumerate(text.split("\n"), 1):
-            if row.count(".") > _MAX_DOTS:
-                line = number
-                raise _ManifestError(f"the line has more than {_MAX_DOTS} dots", "break the line")
         return _json(load_toml(text))
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1

@@ -13,6 +13,8 @@ from typing import Any, Final, cast
 
 MAX_LEVELS: Final = 100
 """The maximum nesting of arrays and objects, below the limit of any parser."""
+_MAX_DOTS: Final = 1_000
+"""Most dots on a line of TOML: time and memory of tomllib are quadratic in a dotted key."""
 TOO_DEEP: Final = f"it is nested more than {MAX_LEVELS} levels deep"
 
 
@@ -23,9 +25,12 @@ def load_json(text: str | bytes, **options: Any) -> Any:
 
 
 def load_toml(text: str) -> dict[str, Any]:
-    """Decode TOML; ValueError: invalid, or nested too deeply."""
+    """Decode TOML; ValueError: invalid, nested too deeply, or a line with too many dots."""
     import tomllib  # lazy: a server starts without it
 
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _MAX_DOTS:
+            raise ValueError(f"it has more than {_MAX_DOTS:,} dots (at line {number}, column 1)")
     return _bounded(partial(tomllib.loads, text))
 
 

@@ -6,16 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.access.hosts import is_loopback, literal
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.addresses import (
-    bare,
-    check_fetchable,
-    is_loopback,
-    is_public,
-    literal,
-    relative_to_site,
-    shown,
-)
+from mcp_skills_server.sources.addresses import bare, check_fetchable, is_public, relative_to_site, shown
 from tables import each_row
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -16,13 +15,13 @@ from typing import Any, Final, TypeAlias, cast
 
 import anyio
 import httpx2
-from anyio.abc import Process
+from anyio.abc import ByteReceiveStream, ByteSendStream, Process
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mcp_skills_server.dialects.jsonrpc import JsonError, dump, parse
 from mcp_skills_server.errors import SkillsServerError, clipped
 from mcp_skills_server.server.eras import LEGACY_VERSIONS, MODERN_VERSIONS
 from mcp_skills_server.sources.source import UnacceptableError
-from mcp_skills_server.transport import LineBuffer
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -126,7 +125,9 @@ class ProbeConnection(ABC):
                             raise LostError(f"{_MAX_BEFORE:,} messages came, and no answer")
         except TimeoutError:
             raise LostError(f"no answer within {self._timeout_s:g} s") from None
-        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        except anyio.DelimiterNotFound:
+            raise LostError(f"an answer has more than {MAX_ANSWER:,} bytes") from None
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise LostError("no answer, since the command closed its pipes") from None
         except (httpx2.HTTPError, httpx2.SSEError, UnacceptableError) as error:
             reason = clipped(str(error)) or type(error).__name__
@@ -194,27 +195,20 @@ class PipeConnection(ProbeConnection):
     def __init__(self, process: Process, timeout_s: float) -> None:
         super().__init__(timeout_s)
         self._process = process
-        self._buffer = LineBuffer(MAX_ANSWER)
-        self._lines: deque[bytes | None] = deque()
+        self._stdin = cast("ByteSendStream", process.stdin)  # it is a pipe, as is stdout
+        self._stdout = BufferedByteReceiveStream(cast("ByteReceiveStream", process.stdout))
 
     async def _messages(self, call: ProbeCall, headers: Mapping[str, str]) -> AsyncGenerator[bytes]:
         del headers
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise LostError("the command has no pipes")
-        await stdin.send(dump(call.message) + b"\n")
+        await self._stdin.send(dump(call.message) + b"\n")
         while "id" in call.message:
-            while not self._lines:
-                self._lines.extend(self._buffer.lines(await stdout.receive()))
-            line = self._lines.popleft()
-            if line is None:
-                raise LostError(f"an answer has more than {MAX_ANSWER:,} bytes")
-            yield line
+            line = await self._stdout.receive_until(b"\n", MAX_ANSWER)
+            if line.strip():
+                yield line
 
     async def close(self) -> bool:
         """Close stdin. Return whether the command then ended; after 5 s it is killed."""
-        if self._process.stdin is not None:
-            await self._process.stdin.aclose()
+        await self._stdin.aclose()
         with anyio.move_on_after(_END_S):
             await self._process.wait()
         has_ended = self._process.returncode is not None

@@ -132,12 +132,10 @@ class Prober:
             await self._notify("notifications/initialized", {})
         entries = self._entries(await self._pages(_LIST) or [])
         self.verdicts.skills.update(entry["uri"] for entry in entries)
-        resources: list[Any] = []
+        listings: dict[str, list[Any] | None] = {}
         for method in _KEYS:
             if method.partition("/")[0] in capabilities and method not in (_LIST, _FOLDER):
-                items = await self._pages(method) or []
-                if method == "resources/list":
-                    resources = items
+                listings[method] = await self._pages(method)
         await self._refusals(entries)
         for entry in entries:
             self._entry(entry)
@@ -146,7 +144,7 @@ class Prober:
                 await self._skill(entry)
         finally:
             self._completeness(entries)
-            self._metadata(resources)
+            self._metadata(listings.get("resources/list") or [])
         await self._subscribe(capabilities, entries)
 
     async def _skill(self, entry: Fields) -> None:
@@ -160,7 +158,13 @@ class Prober:
                 if uri == entry["uri"] and raw is not None:
                     self._skill_md(entry, raw)
         for file in _files(entry):
-            self._file(file)
+            uri, size, digest, real = file["uri"], file.get("size"), file.get("digest"), None
+            if is_digest(digest) and type(size) is int:
+                real = self._read[uri]
+            if real is not None:
+                self._judge("S40-18", real[0] == size, f"{uri}: size {size}, not {real[0]}")
+                is_kept = real[0] != size or real[1] == digest
+                self._judge("S40-18", is_kept, f"{uri}: digest {digest}, not {real[1]}")
         pending = sorted(_folders(entry)) if self._reads_folders else []
         for folder in pending:  # it grows by folders without a listed file
             if folder not in self._folders:
@@ -252,9 +256,7 @@ class Prober:
         if self._count >= self._max_requests:
             raise LostError(_NO_MORE)
         self._count += 1
-        if self._is_modern:
-            params = {"_meta": _ENVELOPE, **params}
-        message = {"jsonrpc": "2.0", "id": self._count, "method": method, "params": params}
+        message = {**self._message(method, params), "id": self._count}
         is_stream = method == _LISTEN
         try:
             return await self._connection.exchange(message, headers or {}, is_stream=is_stream)
@@ -265,15 +267,16 @@ class Prober:
 
     async def _notify(self, method: str, params: Fields) -> None:
         """Send a notification, and judge its status in HTTP."""
-        if self._is_modern:
-            params = {"_meta": _ENVELOPE, **params}
-        call = await self._connection.exchange(
-            {"jsonrpc": "2.0", "method": method, "params": params}, {}
-        )
+        call = await self._connection.exchange(self._message(method, params), {})
         if self._is_http:
             is_empty = not call.answer and not call.before and not call.noise
             fault = f"{method}: status {call.status}{'' if is_empty else ' and a body'}"
             self._judge("MCP-44", call.status == 202 and is_empty, fault)
+
+    def _message(self, method: str, params: Fields) -> Fields:
+        if self._is_modern:
+            params = {"_meta": _ENVELOPE, **params}
+        return {"jsonrpc": "2.0", "method": method, "params": params}
 
     # Judgements
 
@@ -397,14 +400,6 @@ class Prober:
         if call.result is not None:
             self._judge("MCP-55", raw is not None, f"{call.name}: other contents")
         return raw
-
-    def _file(self, file: Fields) -> None:
-        """Judge a listed file by the size and the digest of its bytes."""
-        uri, size, digest, seen = file["uri"], file.get("size"), file.get("digest"), self._read
-        if is_digest(digest) and type(size) is int and (real := seen[uri]) is not None:
-            self._judge("S40-18", real[0] == size, f"{uri}: size {size}, not {real[0]}")
-            is_file = real[0] != size or real[1] == digest
-            self._judge("S40-18", is_file, f"{uri}: digest {digest}, not {real[1]!r}")
 
     def _skill_md(self, entry: Fields, raw: bytes) -> None:
         """Judge a SKILL.md as `validate` does, and its frontmatter by that of the entry."""

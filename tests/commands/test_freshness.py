@@ -438,6 +438,7 @@ def test_page_shows_a_stale_skill_and_what_has_changed(twins: Path) -> None:
         page = visible_text(app.send("GET", "/ui/skills/one/one"))
         assert "packages httpx<0.27: version 0.27.2 is locked, out of the bounds" in page
         assert "is locked" not in visible_text(app.send("GET", "/ui/skills/two/two"))
+        assert visible_text(app.send("GET", "/ui/problems")).count("out of the bounds") == 2
 
 
 def names_for(client: Wire, query: str) -> list[str]:

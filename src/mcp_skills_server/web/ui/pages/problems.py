@@ -84,17 +84,19 @@ def _notes(ctx: Context) -> list[Problem]:
 
 
 def survey_of(ctx: Context) -> Survey:
-    """Return known problems of the viewer's skills; check the others in the background.
+    """Return known problems of the viewer's skills, with what they rely on that changed.
 
-    Only an operator gets problems of roots.
+    The others are checked in the background. Only an operator gets problems of roots.
     """
-    checks = ctx.runtime.registry.checks
-    survey = checks.survey(ctx.snapshot)
+    registry = ctx.runtime.registry
+    survey = registry.checks.survey(ctx.snapshot)
     if not survey.is_complete:
-        checks.begin(ctx.offering.skill_set)
-    if ctx.is_admin:
-        return survey
-    return replace(survey, problems=[problem for problem in survey.problems if problem.skill])
+        registry.checks.begin(ctx.offering.skill_set)
+    problems = [problem for problem in survey.problems if problem.skill or ctx.is_admin]
+    for skill in ctx.snapshot.skills.values():
+        stale = registry.freshness.recent(skill)
+        problems += [problem for problem in stale if problem.severity != "note"]
+    return replace(survey, problems=problems)
 
 
 async def _shown(ctx: Context, problem: Problem) -> ShownProblem:

@@ -216,7 +216,8 @@ def _problems(ctx: Context, skill: Skill, survey: Survey) -> list[tuple[str, Pro
     """Return the problems of a skill, errors first, each with the path of its file or ""."""
     folder = ctx.runtime.registry.roots[skill.root].show(skill.directory)
     freshness = ctx.runtime.registry.freshness.recent(skill)
-    known = [*survey.by_skill.get(skill.path, ()), *freshness]
+    unconfirmed = [problem for problem in freshness if problem.severity == "note"]
+    known = [*survey.by_skill.get(skill.path, ()), *unconfirmed]
     problems = sorted(known, key=lambda problem: problem.severity)
     return [
         (file_of(problem, folder, skill.files), shown_problem(ctx, problem)) for problem in problems

@@ -105,7 +105,11 @@ def trial(registry: Registry, name: str, root: Root, files: Files) -> Generator[
 
 
 def place_in(root: Root, name: str) -> str:
-    """Return the folder, relative to the root, of the skill with the path `name`."""
+    """Return the folder, relative to the root, of a new skill with the path `name`.
+
+    Paths of a plugin begin with its name, which is no folder. A trial has no plugin's manifest, so
+    there it is the path, too.
+    """
     if root.layout is None:
         return name
     return name.partition("/")[2]

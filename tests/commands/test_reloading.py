@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import click
@@ -36,7 +37,7 @@ from mcp_skills_server.web.policy import make_policy
 from tables import each_row
 from web.http_wire import HELLO, HttpClient, Server, Stream, Target, http_serving
 from web.in_process import app_serving
-from wire import write_skill
+from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and modes as POSIX has them")
 
@@ -374,6 +375,16 @@ def test_lock_file_whose_source_is_unreachable_is_retried(
         reloader._follow()
     assert reloader.refused == ""
     assert caplog.messages == ["it is unreachable", "the files are valid again, and fully in force"]
+
+
+def test_file_that_never_rests_does_not_hold_up_the_others(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reloader, states, read = make_reloading(config).reloader, count(), threading.Event()
+    monkeypatch.setattr(Reloader, "_stat_files", lambda _: [(next(states),)])
+    monkeypatch.setattr(Reloader, "reload", lambda _: read.set())
+    monkeypatch.setattr(reloading, "_POLL_S", 0.01)
+    reloader.start()
+    assert read.wait(DEADLINE)
+    reloader.stop()
 
 
 def test_reload_does_not_turn_tokens_on(config: Path) -> None:

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
 """Seconds between polls; a changed file is read once it is equal at two polls (debounce)."""
+_MAX_WAITED: Final = 4
+"""Polls for which a changing file can hold up all changes: none may keep a revoked token alive."""
 _DAY_S: Final = 86_400.0
 _STOP_S: Final = 1.0
 _RETRY_S: Final = 30.0
@@ -232,7 +234,7 @@ class Reloader:
         return [_signature(file) for file in files if file]
 
     def _follow(self) -> None:
-        polled = self._read_state
+        polled, waited = self._read_state, 0
         tokens: Collection[Token] = ()
         if self._http is not None:
             tokens = self._http.tokens  # the live collection, which a reload changes
@@ -246,11 +248,13 @@ class Reloader:
                 return
             # stat before reading, so that a write in between counts as another change
             previous, polled = polled, self._stat_files()
+            waited = waited + 1 if polled != self._read_state else 0
+            is_settled = polled == previous or waited > _MAX_WAITED
             if time.time() - self._warned > _DAY_S:
                 self._warned = time.time()
                 warn_of_expiry(tokens, self._warned)
             try:
-                if not is_requested and not self._is_due(previous, polled):
+                if not is_requested and not self._is_due(polled, is_settled=is_settled):
                     continue
                 self._read_state = polled
                 self.reload()
@@ -259,13 +263,13 @@ class Reloader:
             except Exception:  # a bug must not end the polling
                 logger.exception("the configuration could not be reloaded")
 
-    def _is_due(self, previous: _FileStates, polled: _FileStates) -> bool:
-        """Tell whether to reload after two polls of the files, or after a late fetch of the lock's.
+    def _is_due(self, polled: _FileStates, *, is_settled: bool) -> bool:
+        """Tell whether to reload after polls of the files, or after a late fetch of the lock's.
 
         The fetch may block for long, so it is never tried while a change waits to be read.
         """
         if polled != self._read_state:
-            return polled == previous  # otherwise a file is still changing
+            return is_settled  # otherwise a file is still changing
         return time.monotonic() >= self._retry_at and not self._relock()
 
 

@@ -149,7 +149,7 @@ def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
     """Write a new folder atomically and durably; `files` are (content, executable) by path.
 
     Raises:
-        OSError: it cannot be written, or exists.
+        OSError: it cannot be written, or exists and is not empty.
     """
     import secrets  # lazy: a server starts without them
     import shutil
@@ -201,4 +201,5 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(errno.ENOTSUP, "this system cannot exchange two folders", os.fspath(one))
     if failed:
         raise _os_error(ctypes.get_errno(), one)
-    sync_path(one.parent)
+    for folder in {one.parent, other.parent}:
+        sync_path(folder)

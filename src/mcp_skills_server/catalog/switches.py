@@ -56,7 +56,8 @@ def switch(root: str, location: str, *, on: bool) -> None:
     """
     file = Path(root, SWITCHES)
     # the file has one folder a line, and `_read` strips a line and skips comments
-    is_one_line = location.splitlines() == [location] and location == location.strip()
+    lines = location.encode("utf-8", "replace").decode().splitlines()  # a name may not be UTF-8
+    is_one_line = lines == [location] and location == location.strip()
     if not is_one_line or location.startswith("#"):
         raise RequestError(f"{SWITCHES} cannot name this folder; rename the folder first.")
     try:

@@ -57,7 +57,7 @@ class Direct(NotifiedClient):
         message = decode_message(raw)
         if isinstance(message, InvalidMessage):
             return message.response
-        request = self.session.start(message, LOCAL_REQUESTER, self._keep, is_shared=True)
+        request = self.session.start(message, LOCAL_REQUESTER, self._keep, is_pipe=True)
         if isinstance(request, InvalidMessage):
             return request.response
         answer = b""  # a cancelled request gets none

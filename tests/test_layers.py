@@ -108,18 +108,18 @@ BUDGETS = {
 }  # fmt: skip
 """Lines of each package; a tenth more is allowed. `runtime` includes search and scripts, `web` the page."""
 OVER = {
-    "catalog": 4_742, "format": 3_410, "validation": 2_260, "commands": 8_290, "provenance": 960, "server": 3_400,
-    "sources": 6_730, "web": 7_680, "authoring": 1_080,
+    "catalog": 5_214, "format": 3_550, "validation": 2_280, "commands": 8_740, "provenance": 960, "server": 3_400,
+    "sources": 6_830, "web": 7_720, "authoring": 1_430, "access": 1_580,
 }  # fmt: skip
 """Lines of packages that exceed their budgets and may not grow.
 
-`validation` has the rules of safety (issue 52); the last six have what issues 53 to 55 add.
+`validation` has the rules of safety (issue 52); the others have what issues 53 to 55 add.
 """
-MAX_LINES = 61_720
+MAX_LINES = 63_460
 """Lines of the whole package: what is above 54,544 is for new capability, and 56,500 is the aim.
 
-The issues of November allow 59,174 and what they add: 650 for standards, 900 for the page and the first minute, and
-980 for `probe`.
+The issues of November allow 59,174 and what they add: 650 for standards, 900 for the page and the first minute, 980
+for `probe`, 430 for recall, 750 for freshness and 520 for lift.
 """
 
 

@@ -330,7 +330,7 @@ def test_prompt_ranks_skills(skills: Path) -> None:
     named = invoke("evaluate", skills, "--prompt", "refunds").stdout.splitlines()
     assert named[1].split()[:3] == ["1", "refunds", "name"]
     assert invoke("evaluate", skills, "--prompt", "xyzzy").stdout == "no skill fits 'xyzzy'\n"
-    for words in (["--judge", "true"], ["--cases", "x"], ["--format", "junit"]):
+    for words in (["--outputs"], ["--judge", "true"], ["--cases", "x"], ["--format", "junit"]):
         assert "--prompt shows how skills rank" in refusal("evaluate", skills, "--prompt", "x", *words)
 
 

@@ -78,7 +78,7 @@ class Dispatched(ProbeConnection):
         if decoded.kind == "notification":
             self._session.receive_notification(sent["method"], sent["params"])
             return
-        request: Any = self._session.start(decoded, LOCAL_REQUESTER, self._keep, is_shared=True)
+        request: Any = self._session.start(decoded, LOCAL_REQUESTER, self._keep, is_pipe=True)
         if sent["method"] == LISTEN:
             self._tasks.start_soon(self._session.answer, request)
             answer = await self._notices.get()

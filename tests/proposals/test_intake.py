@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from catalog.forest import skills, write_files
 from catalog.test_views import ANN, grant, views_of
+from mcp_skills_server.catalog.recalls import Advisory, Recalls
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import SKILL_MD, Snapshot
+from mcp_skills_server.model.digests import digest_of
 from mcp_skills_server.proposals import intake
 from mcp_skills_server.proposals.approval import UnwritableError, approve
 from mcp_skills_server.proposals.intake import MAX_BYTES, MAX_FILES, MAX_LINES
@@ -152,6 +154,14 @@ def test_proposal_is_validated_with_limits_of_the_server(tmp_path: Path, store: 
         draft = replace(DRAFT, name=".agents/coffee", base=base_of(registry, ".agents/coffee"))
         assert propose(registry, store, draft, {SKILL_MD: manifest("coffee")}).state == "pending"
         assert "3 files, 2 are allowed" in refusal(registry, store, DRAFT, {**GREEN, "a.md": "a", "b.md": "b"})
+
+
+def test_recalled_content_is_not_proposed_again(tmp_path: Path, store: ProposalStore) -> None:
+    advisory = Advisory(digest_of(manifest("green").encode()), "It sends files away.", "high")
+    (tmp_path / "skills").mkdir()
+    with Registry([tmp_path / "skills"], recalls=Recalls([advisory])) as loaded:
+        assert "It sends files away." in refusal(loaded, store, DRAFT, {**GREEN})
+        assert propose(loaded, store, DRAFT, {SKILL_MD: manifest("green") + "More.\n"}).name == "tea/green"
 
 
 def test_pending_proposals_are_limited_per_principal_and_in_all(registry: Registry, store: ProposalStore) -> None:

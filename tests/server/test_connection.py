@@ -149,7 +149,7 @@ async def test_refused_request_is_freed_at_once(registry: Registry, method: str,
     gc.disable()
     try:
         message = Message({"id": 1, "method": method, "params": sent}, "request")
-        request = session.start(message, LOCAL_REQUESTER, session.send, is_shared=True)
+        request = session.start(message, LOCAL_REQUESTER, session.send, is_pipe=True)
         assert isinstance(request, PendingRequest)
         answer = await session.answer(request)
         session.finish(request)

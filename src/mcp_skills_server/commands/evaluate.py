@@ -206,8 +206,9 @@ def _percent(share: float | None) -> str:
 
 def _rank(options: EvaluateOptions, registry: Registry, prompt: str) -> int:
     """Print the skills that a prompt finds, in order, and the matching words; 1 if none."""
-    if options.judge is not None or options.cases or options.form == "junit":
-        hint = "leave out --judge, --cases and --format junit"
+    others = options.judge is not None or options.cases or options.outputs
+    if others or options.form == "junit":
+        hint = "leave out --judge, --cases, --outputs and --format junit"
         raise UsageError(f"--prompt shows how skills rank for one prompt; {hint}")
     with Runtime(registry) as runtime:
         hits = RankingJudge(runtime.whole.search).ranked(prompt)

@@ -36,7 +36,7 @@ class Branches:
             raise UsageError(f"--proposals git: {fault}; name a folder")
         self._top = top
         self.folder = top / ".git" / STORE_FOLDER
-        self._git = Git(top / ".git", "", "none")
+        self._git = Git(top / ".git", url="", protocol="none")
 
     def add(self, proposal: Proposal, files: Mapping[str, bytes]) -> None:
         """Commit a proposal to its own branch, on top of HEAD; raise RequestError if git fails."""

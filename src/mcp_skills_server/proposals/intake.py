@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.catalog.bundle import without_nested
+from mcp_skills_server.catalog.recalls import Recalls
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.durable import write_folder
@@ -98,12 +99,17 @@ def trial(registry: Registry, name: str, root: Root, files: Files) -> Generator[
     """Yield a registry of this one skill, in a temporary folder, as `registry` would serve it."""
     with tempfile.TemporaryDirectory(prefix="mcp-skills-proposal-") as folder:
         write_folder(Path(folder, place_in(root, name)), files)
-        with Registry([folder], registry.limits) as alone:
+        recalls = Recalls(registry.recalls.advisories.values())
+        with Registry([folder], registry.limits, recalls=recalls) as alone:
             yield alone
 
 
 def place_in(root: Root, name: str) -> str:
-    """Return the folder, relative to the root, of the skill with the path `name`."""
+    """Return the folder, relative to the root, of a new skill with the path `name`.
+
+    Paths of a plugin begin with its name, which is no folder. A trial has no plugin's manifest, so
+    there it is the path, too.
+    """
     if root.layout is None:
         return name
     return name.partition("/")[2]

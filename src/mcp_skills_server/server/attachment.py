@@ -71,6 +71,10 @@ class Attachment:
         recent: RecentNotifications | None = None,
         relays: bool = False,
     ) -> None:
+        """Attach a registry, which a `watcher` keeps current.
+
+        `recent` repeats notifications for clients of other replicas. `relays` is that of Notifier.
+        """
         self.registry = registry
         self.views = views or Views(registry)
         self.settings = settings
@@ -156,7 +160,7 @@ class Attachment:
                     self._watcher.start()
                 else:
                     self.registry.load()
-            finally:
+            finally:  # a watcher's start ends before its first scan, which may fail
                 self.registry.loaded.wait()
                 soon(self._finish_first_scan)
 
@@ -236,7 +240,8 @@ class Attachment:
         # After tasks that wait for the scan: they answer first, and streams they open are notified.
         asyncio.get_running_loop().call_soon(self._compare_tools)
         if self._recent is not None:
-            # A client of this replica may still read from a replica with older skills.
+            # A client of this replica may still read from a replica with older skills, which
+            # announces when it has caught up; this one has nothing to announce.
             lists = [*map(Notice, notify.list_notices(self.settings).values())]
             self._recent.add(lambda: self.notifier.publish(lists), announce=False)
 

@@ -44,7 +44,7 @@ class PendingRequest:
     Attributes:
         client: of the session; of a handshake or modern request its own, once that is validated.
         send: sends a notification that belongs to this request.
-        is_shared: whether `send` also carries other messages, as a pipe does.
+        is_pipe: whether `send` also carries other messages, so that the end of a stream needs one.
         is_done: whether it was answered or cancelled, after which nothing is sent for it.
         cancel: cancels the work.
     """
@@ -56,7 +56,7 @@ class PendingRequest:
     client: McpClient
     requester: Requester
     send: Send
-    is_shared: bool
+    is_pipe: bool
     is_done: bool = False
     cancel: Callable[[], object] = lambda: None
 
@@ -123,7 +123,7 @@ class McpSession:
     # Messages
 
     def start(
-        self, message: Message, requester: Requester, send: Send, *, is_shared: bool
+        self, message: Message, requester: Requester, send: Send, *, is_pipe: bool
     ) -> PendingRequest | InvalidMessage:
         """Register a request, or return the refusal of one that reuses an id in progress."""
         if _key(message.id) in self._requests:
@@ -133,7 +133,7 @@ class McpSession:
             self.era = eras.era_of(method, params)
         self.requester = requester
         request = PendingRequest(
-            message.id, method, params, self.era, self._client, requester, send, is_shared
+            message.id, method, params, self.era, self._client, requester, send, is_pipe
         )
         self._requests[_key(request.id)] = request
         return request
@@ -270,7 +270,7 @@ class McpSession:
         await self._attachment.ready()
         # free memory: a stream may last for days
         wanted, request.params = (request.params or {})["notifications"], None
-        stream = Stream(request.id, request.send, request.is_shared, request.requester.principal)
+        stream = Stream(request.id, request.send, request.is_pipe, request.requester.principal)
         listening = self._attachment.notifier.listen(stream, wanted, request.requester.owner)
         del wanted
         return await listening

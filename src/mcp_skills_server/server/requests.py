@@ -84,7 +84,8 @@ class Caller(NamedTuple):
         quota_owner: the owner charged for the request; None if callers are indistinguishable.
         connection: the connection of a legacy client; None for a stateless request.
         progress: reports the seconds since its request started.
-        list_connection: the connection that got the first list of skills; None if stateless.
+        list_connection: the same, also of a modern client that has a pipe for itself: it knows
+            when this client first got a list of skills, and which ones.
         client: the name of the host.
     """
 

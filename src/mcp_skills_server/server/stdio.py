@@ -99,7 +99,7 @@ class Connection:
         else:
             received = jsonrpc.decode_message(line)
         if isinstance(received, Message) and received.kind == "request":
-            started = self._session.start(received, LOCAL_REQUESTER, self._send, is_shared=True)
+            started = self._session.start(received, LOCAL_REQUESTER, self._send, is_pipe=True)
             if isinstance(started, PendingRequest):
                 await self._start(started)
                 return

@@ -89,7 +89,8 @@ class Archive(Source):
         units: list[Unit] = []
         for folder, skill in skills.items():
             name = folder or root_name(skill, [Path(self.origin).name.partition(".")[0]]) or "skill"
-            units.append(Unit("", name, (name,), item=skill))
+            # no fingerprint: the digest of the whole archive is the revision
+            units.append(Unit(fingerprint="", label=name, names=(name,), item=skill))
         index = IndexRecord(self.key, self.origin, revision=revision.digest, warnings=warnings)
         return Plan(units, fetching(self._fetch), index, is_atomic=True, is_one=True)
 

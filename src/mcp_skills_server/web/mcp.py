@@ -384,7 +384,7 @@ async def _answer(
     session: McpSession, message: Message, client: Requester, receive: Receive, reply: Reply
 ) -> int | None:
     """Answer a request; return the code of its error, None for a result."""
-    request = session.start(message, client, reply.notify, is_shared=False)
+    request = session.start(message, client, reply.notify, is_pipe=False)
     if isinstance(request, InvalidMessage):
         raise HttpError(400, request.message, code=request.code, id_=request.id)
     is_modern = request.era.modern

@@ -135,7 +135,7 @@ class Discovery:
         if request.method not in ("GET", "HEAD"):
             return self._refusal(405, "only GET and HEAD are allowed", {"allow": "GET, HEAD"})
         try:
-            return await self._observed(request)
+            return await self._observed(request.scope)
         except _NotReadyError:
             return self._refusal(503, "the index is not ready yet", {"retry-after": "2"})
         except events.NotRecordedError as error:
@@ -143,17 +143,17 @@ class Discovery:
 
     # Lookup
 
-    async def _observed(self, request: Request) -> Response:
+    async def _observed(self, scope: Scope) -> Response:
         """Return the response to a request, and emit its one event before it is sent."""
-        client = requester(request.scope)
+        method, client = scope["method"], requester(scope)
         with events.Request(
-            "discovery", request.method, principal=client.principal, address=client.address
-        ) as event:
-            resource = await self._find(request.scope["path"], site_of(request.scope))
+            "discovery", method, principal=client.principal, address=client.address
+        ) as request:
+            resource = await self._find(scope["path"], site_of(scope))
             if resource is None:
-                event.outcome = "refused"
+                request.outcome = "refused"
                 return self._refusal(404, "not found")
-            return await self._answer(request, resource)
+            return await self._answer(Request(scope), resource)
 
     async def _find(self, path: str, site: str) -> _Resource | None:
         if path in (CATALOG, ARD):

@@ -134,6 +134,16 @@ def test_folders_are_exchanged_atomically(tmp_path: Path, monkeypatch: pytest.Mo
         exchange(tmp_path / "a", tmp_path / "none")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="fsync is recorded by the descriptor's path")
+def test_exchange_flushes_the_parents_of_both_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one/a", "other/b"):
+        (tmp_path / name).mkdir(parents=True)
+    flushed = list[str]()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    exchange(tmp_path / "one" / "a", tmp_path / "other" / "b")
+    assert {*flushed} == {str(tmp_path / "one"), str(tmp_path / "other")}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="syncfs")
 def test_many_files_flush_their_file_system_and_no_other_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One path of many is opened: that of the file system."""

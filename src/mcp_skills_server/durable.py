@@ -74,7 +74,7 @@ def untrusted_reason(status: os.stat_result) -> str:
 def sync_paths(paths: Collection[str]) -> None:
     """Flush files and folders of one file system to the disk (fsync).
 
-    On Windows do nothing: writers flush each file.
+    On Windows do nothing: folders cannot be flushed there.
 
     Raises:
         OSError: the disk failed. File systems that cannot flush folders raise nothing.
@@ -146,10 +146,12 @@ def replace_file(path: Path, raw: bytes, mode: int | None) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, tuple[bytes, bool]]) -> None:
-    """Write a new folder atomically and durably; `files` are (content, executable) by path.
+    """Write a new folder atomically; `files` are (content, executable) by path.
+
+    The folder is durable at return, except on Windows.
 
     Raises:
-        OSError: it cannot be written, or exists.
+        OSError: it cannot be written, or exists and is not empty.
     """
     import secrets  # lazy: a server starts without them
     import shutil
@@ -201,4 +203,5 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(errno.ENOTSUP, "this system cannot exchange two folders", os.fspath(one))
     if failed:
         raise _os_error(ctypes.get_errno(), one)
-    sync_path(one.parent)
+    for folder in {one.parent, other.parent}:
+        sync_path(folder)

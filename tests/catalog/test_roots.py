@@ -70,7 +70,7 @@ def test_concurrent_switches_are_kept_and_invalid_names_refused(tmp_path: Path) 
     assert switched_off(str(tmp_path)) == {*names}
     write_files(tmp_path, {"skills-off.txt": "one\n#".ljust(1 << 20)})
     assert switched_off(str(tmp_path)) == {"one"}, "the largest file that is read"
-    for name in ("", "#a", " a", "a ", "a\nb", "a\u2028b", "a\n"):
+    for name in ("", "#a", " a", "a ", "a\nb", "a\u2028b", "a\n", "a\udcff"):
         with pytest.raises(RequestError, match="rename"):
             switch(str(tmp_path), name, on=False)
 

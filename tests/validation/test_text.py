@@ -121,6 +121,16 @@ def test_secret_is_reported_by_its_kind_and_prefix() -> None:
     assert lint(example) == []
 
 
+@each_row("kind", ["", "proj-", "svcacct-", "admin-"])
+def test_key_of_openai_is_a_secret(kind: str) -> None:
+    random_part = "Qz7WpLm4TnB2" * 4
+    if kind:
+        random_part = "Qz7W_Lm4-nB2" * 4  # base64url
+    (found,) = lint(f"A: sk-{kind}{random_part}\n")
+    assert found.message.startswith("a key of OpenAI: ")
+    assert lint(f"A: sk-{kind}{'plain-words-' * 4}\n") == []
+
+
 def test_excerpt_of_a_command_is_short_and_printable():
     (found,) = lint("!`x`")
     assert found.message == "a command that runs on load: !`x`"

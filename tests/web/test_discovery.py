@@ -249,6 +249,30 @@ def test_large_artifact_is_sent_whole_and_by_range(tmp_path: Path) -> None:
         assert get(server, f"{old}empty.txt", Range="bytes=0-").status == 416
 
 
+def test_audit_has_the_bytes_sent_and_no_load_by_a_revalidation(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    audit = tmp_path_factory.mktemp("audit") / "log"
+    with app_serving(folder, "--audit-log", audit) as server:
+        path = entries(server)[0]["url"]
+        whole = get(server, path)
+        tag, size = whole.headers["ETag"], len(whole.body)
+        for headers in (
+            {"If_None_Match": tag}, {"If_Match": '"other"'}, {"Range": f"bytes={size}-"}, {"Range": "bytes=3-9"},
+        ):  # fmt: skip
+            get(server, path, **headers)
+    records = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [record["event"] for record in records] == ["load", "load"], "whole and by range"
+
+
+def test_json_file_of_a_skill_does_not_link_the_catalog(tmp_path: Path) -> None:
+    (write_skill(tmp_path / "a") / "data.json").write_text("{}")
+    with app_serving(tmp_path) as server:
+        replies = {path: get(server, path) for path in (OLD_INDEX, "/.well-known/skills/a/data.json")}
+    assert {reply.headers["Content-Type"] for reply in replies.values()} == {"application/json"}
+    assert ["Link" in reply.headers for reply in replies.values()] == [True, False]
+
+
 def test_replaced_artifact_is_gone_without_grace(folder: Path) -> None:
     with app_serving(folder, "--publish-grace", "0") as server:
         assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"

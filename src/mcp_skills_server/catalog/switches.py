@@ -55,9 +55,9 @@ def switch(root: str, location: str, *, on: bool) -> None:
         RequestError: the file cannot be read or written, or has no line for such a folder.
     """
     file = Path(root, SWITCHES)
-    # the file has one folder a line, and `_read` strips a line and skips comments
-    is_one_line = location.splitlines() == [location] and location == location.strip()
-    if not is_one_line or location.startswith("#"):
+    # the file has one folder a line, in UTF-8, and `_read` strips a line and skips comments
+    lines = location.encode("utf-8", "replace").decode().splitlines()
+    if lines != [location] or location != location.strip() or location.startswith("#"):
         raise RequestError(f"{SWITCHES} cannot name this folder; rename the folder first.")
     try:
         with _lock:

@@ -70,7 +70,7 @@ class RecordStore(Protocol):
     ) -> None:
         """Write a record if the stored text is still `replaces`; None creates a record.
 
-        A group has at most `share` records.
+        A record that the store lost is created again. A group has at most `share` records.
         """
         ...
 

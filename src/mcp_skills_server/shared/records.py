@@ -125,7 +125,8 @@ class Records:
         Args:
             group: the group whose limit applies; None for that of records without one.
             text: at most `MAX_BYTES` of UTF-8.
-            replaces: the text that was read (compare-and-set); None for a new record.
+            replaces: the text that was read (compare-and-set); None for a new record. A record
+                that was lost since is created again.
             share: the most records of the group.
 
         Raises:

@@ -135,19 +135,16 @@ class Discovery:
         if request.method not in ("GET", "HEAD"):
             return self._refusal(405, "only GET and HEAD are allowed", {"allow": "GET, HEAD"})
         try:
-            resource = await self._observed(request.scope)
+            return await self._observed(request.scope)
         except _NotReadyError:
             return self._refusal(503, "the index is not ready yet", {"retry-after": "2"})
         except events.NotRecordedError as error:
             return self._refusal(503, str(error))
-        if resource is None:
-            return self._refusal(404, "not found")
-        return await self._answer(request, resource)
 
     # Lookup
 
-    async def _observed(self, scope: Scope) -> _Resource | None:
-        """Return the resource of a request, and emit its one event before the response."""
+    async def _observed(self, scope: Scope) -> Response:
+        """Return the response to a request, and emit its one event before it is sent."""
         method, client = scope["method"], requester(scope)
         with events.Request(
             "discovery", method, principal=client.principal, address=client.address
@@ -155,9 +152,8 @@ class Discovery:
             resource = await self._find(scope["path"], site_of(scope))
             if resource is None:
                 request.outcome = "refused"
-            elif resource.use is not None and method == "GET":
-                events.record_sent(resource.use, resource.size)
-        return resource
+                return self._refusal(404, "not found")
+            return await self._answer(Request(scope), resource)
 
     async def _find(self, path: str, site: str) -> _Resource | None:
         if path in (CATALOG, ARD):
@@ -288,7 +284,7 @@ class Discovery:
         if resource.age == _YEAR_S:
             cached += ", immutable"
         headers = {"etag": etag, "cache-control": cached, **self._common}
-        if resource.media_type == INDEX_MEDIA_TYPE:
+        if resource.use is None and resource.media_type == INDEX_MEDIA_TYPE:  # not a skill's JSON
             headers["link"] = LINKS
         if "if-match" in given and not matches_tag(given["if-match"], etag, weakly=False):
             return self._refusal(412, "the resource does not match If-Match")
@@ -305,6 +301,8 @@ class Discovery:
                 status = 206
                 headers["content-range"] = f"bytes {start}-{start + length - 1}/{resource.size}"
         headers |= {"content-type": resource.media_type, "content-length": str(length)}
+        if resource.use is not None and request.method == "GET":
+            events.record_sent(resource.use, length)
         if request.method == "HEAD" or not length:
             return Response(status_code=status, headers=headers)
         first = await resource.read(start, min(length, _CHUNK))

@@ -107,6 +107,16 @@ def test_discard_follows_no_symlink(tmp_path: Path) -> None:
     assert (outside / "file").read_text() == "x"
 
 
+def test_tree_left_by_vanishing_entry_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "top" / "a" / "b").mkdir(parents=True)
+    monkeypatch.setattr(os, "rename", Mock(side_effect=FileNotFoundError(2, "gone")))
+    discard(str(tmp_path / "top"))
+    discard(str(tmp_path / "none"))
+    assert caplog.messages == [f"{tmp_path / 'top'} cannot be removed (gone)"]
+
+
 def test_failure_to_empty_or_remove_is_logged(
     work: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

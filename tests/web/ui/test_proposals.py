@@ -239,6 +239,8 @@ def test_change_of_a_line_end_is_shown() -> None:
     ]
     (file,) = sides({}, {"a": (b"one\rtwo\x0cthree", False)})
     assert [row.right for row in file.rows] == ["one␍", "two␌", "three"]
+    (file,) = sides({}, {"a": ("a\v\x1c\x1d\x1e\x85\u2028\u2029".encode(), False)})
+    assert [row.right for row in file.rows] == ["a␋", "␜", "␝", "␞", "␤", "↵", "¶"]
 
 
 @each_row("end", [b"\n", b"\r", b"\x0c", "\u2028".encode()])

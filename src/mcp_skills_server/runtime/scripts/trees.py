@@ -1,7 +1,7 @@
 """Measurement and removal of the directory trees that untrusted scripts leave.
 
-These may have any depth and mode, and change meanwhile. So the code uses no recursion and no long
-paths, and follows no symlinks.
+These may have any depth and mode. So the code uses no recursion and no long paths, and follows no
+symlinks. Trees may change while they are measured, but are removed only after their scripts' end.
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ def discard(top: str) -> None:
     try:
         empty(top)
         os.rmdir(top)
-    except FileNotFoundError:
-        pass
     except OSError as error:
-        logger.warning("%s cannot be removed (%s)", top, error.strerror)
+        if os.path.lexists(top):
+            logger.warning("%s cannot be removed (%s)", top, error.strerror)
 
 
 def empty(top: str) -> None:

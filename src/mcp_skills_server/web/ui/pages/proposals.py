@@ -34,7 +34,7 @@ from mcp_skills_server.web.ui.render import render
 
 _AROUND: Final = 4
 """Context lines before and after a change."""
-_MARKS: Final = {ord("\r"): "␍", ord("\f"): "␌"}
+_MARKS: Final = str.maketrans("\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", "␍␋␌␜␝␞␤↵¶")
 _MAX_EXACT: Final = 500**2
 """Product of line counts beyond which frequent lines are not matched: it takes cubic time."""
 _MAX_QUERIES: Final = 20

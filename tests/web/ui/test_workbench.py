@@ -314,6 +314,7 @@ def test_command_that_probes_this_server_works_as_copied(skills: Path) -> None:
     assert words[:-1] == [*start_command(), "probe"]
     assert shlex.split(words[-1]) == [*start_command(), "serve", str(skills)]
     with http_serving(skills, "--ui") as server:
+        wait_until(lambda: probed(text_of(get(server, "/ui/skills/refunds"))) != [])  # after the first scan
         program, *words = probed(text_of(get(server, "/ui/skills/refunds")))
         done = calls.run(*words)
     assert (program, done.returncode, "0 rules broken" in done.stdout) == ("mcp-skills-server", 0, True), done

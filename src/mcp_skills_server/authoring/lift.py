@@ -24,6 +24,7 @@ from mcp_skills_server.authoring.evaluation import read_cases
 from mcp_skills_server.authoring.judges import JudgeProgram, decoded_answer, reported_cost
 from mcp_skills_server.catalog.index import Index
 from mcp_skills_server.errors import UsageError, clipped
+from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.format.ignored import ignored
 from mcp_skills_server.model import EVALS, SKILL_MD, Json, printable
 from mcp_skills_server.model.decoding import load_json
@@ -160,10 +161,10 @@ class OutputJudge(JudgeProgram):
 
 def _parsed(question: Mapping[str, Any], output: str) -> tuple[dict[str, Any], float]:
     """Return what a program's output says of a run, and what the run cost."""
-    fields = _object(decoded_answer(output.strip()))
-    given: Any = fields.get("expectations")
-    items = cast("list[Any]", given) if isinstance(given, list) else []
-    by_text = {str(_object(item).get("text")): _object(item) for item in items}
+    fields = mapping(decoded_answer(output.strip()))
+    by_text = {
+        str(item.get("text")): item for item in map(mapping, items(fields.get("expectations")))
+    }
     graded: list[dict[str, Any]] = []
     for text in question["expectations"]:
         one = by_text.get(text, {})
@@ -172,7 +173,7 @@ def _parsed(question: Mapping[str, Any], output: str) -> tuple[dict[str, Any], f
             raise UsageError(f"the judge did not say whether this passed: {shown}")
         evidence = str(one.get("evidence") or "")
         graded.append({"text": text, "passed": one["passed"], "evidence": evidence})
-    passed, timing = sum(one["passed"] for one in graded), _object(fields.get("timing"))
+    passed, timing = sum(one["passed"] for one in graded), mapping(fields.get("timing"))
     result = {
         "pass_rate": round(passed / len(graded), 4),
         "passed": passed,
@@ -183,10 +184,6 @@ def _parsed(question: Mapping[str, Any], output: str) -> tuple[dict[str, Any], f
     }
     model = printable(str(fields.get("model") or ""))
     return {"result": result, "expectations": graded, "model": model}, reported_cost(fields)
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _number(value: Any) -> float:
@@ -281,7 +278,7 @@ def remember(answers: Index, digest: str, report: Mapping[str, Any]) -> None:
     answers.save_memos(_KIND, {digest.encode(): json.dumps(notes).encode()})
 
 
-def recall(answers: Index | None, digest: str) -> list[str]:
+def remembered(answers: Index | None, digest: str) -> list[str]:
     """Return the cached notes about the version with this digest; never run a program."""
     key = digest.encode()
     known = {} if answers is None else answers.memos(_KIND, [key])
@@ -298,7 +295,7 @@ def last_version(root: str, folder: str, nested: Sequence[str], files: Files) ->
         return None
     relative = Path(folder).relative_to(top)
     inside = relative.as_posix() if relative.parts else ""
-    git, left_out = Git(top / ".git", "", "none"), [EVALS.rstrip("/"), *nested]
+    git, left_out = Git(top / ".git", url="", protocol="none"), [EVALS.rstrip("/"), *nested]
     below = tuple(f"{name}/" for name in left_out)
     for commit in read_log(git, pathspecs(inside, left_out)) or ():
         with suppress(GitFailedError, SourceError):  # it may have removed the folder

@@ -25,6 +25,7 @@ from mcp_skills_server.catalog.path_map import join
 from mcp_skills_server.catalog.reader import SkillReader
 from mcp_skills_server.catalog.tree import MAX_LEVELS
 from mcp_skills_server.errors import clipped
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.format.reliance import (
     FRESHNESS_FILE,
@@ -82,8 +83,7 @@ class Judgement(NamedTuple):
         if self.fault:
             hint = "docs/freshness.md has its form"
             return [Problem(FAULTY, "error", self.fault, hint, None, self.shown, path)]
-        metadata = self.skill.frontmatter.get("metadata")
-        verified = metadata.get("verified") if isinstance(metadata, dict) else None
+        verified = mapping(self.skill.frontmatter.get("metadata")).get("verified")
         since = f", verified on {clipped(str(verified))}" if verified else ""
         problems = (_problem(entry, state, since) for entry, state in self.states.items())
         return [problem.at(self.shown, path) for problem in problems if problem is not None]

@@ -235,20 +235,20 @@ class Registry(SkillReader):
             is_changed, changes = False, Changes({}, {})
             try:
                 for state, subtree in subtrees:
-                    recalled = None
+                    indexed = None
                     if not subtree and not self.loaded.is_set():
-                        recalled = self._recalled(state)
+                        indexed = self._indexed(state)
                     # Without a watcher, too, a rescan keeps the skill: nothing would bring it back
                     # if an editor had not finished. The next rescan ends the grace period.
                     keeps = grace and (self._is_followed or defer)
-                    is_changed |= state.scan(subtree, recalled, arm=arm, grace=keeps)
+                    is_changed |= state.scan(subtree, indexed, arm=arm, grace=keeps)
             finally:  # also if a later root cannot be scanned
                 if is_changed:
                     changes = self._replace_snapshot()
                     self._notify(changes, defer=defer and self._is_followed)
             return changes
 
-    def _recalled(self, state: RootState) -> IndexedSkills | None:
+    def _indexed(self, state: RootState) -> IndexedSkills | None:
         """Return a root's skills from the index, or None."""
         if self.index is None:
             return None
@@ -351,7 +351,7 @@ class Registry(SkillReader):
         For a host that lists skills before the first scan: nothing is read from the roots, and
         nothing is served from this.
         """
-        known = [self._recalled(state) for state in self._states]
+        known = [self._indexed(state) for state in self._states]
         skills = [indexed.skills.values() for indexed in known if indexed is not None]
         if len(skills) < len(known):
             return None

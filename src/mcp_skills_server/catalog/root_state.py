@@ -169,7 +169,7 @@ class RootState:
     def scan(
         self,
         subtree: str,
-        recalled: IndexedSkills | None = None,
+        indexed: IndexedSkills | None = None,
         *,
         arm: Arm | None = None,
         grace: bool = False,
@@ -178,19 +178,19 @@ class RootState:
 
         Args:
             subtree: the directory.
-            recalled: skills of the root from the index of an earlier process, for its first scan.
+            indexed: skills of the root from the index of an earlier process, for its first scan.
             arm: called with each directory, to watch it.
             grace: keep a skill as it was for `QUIET_S` if its SKILL.md is gone or became worse.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(subtree)}
         scan = Scan(
             self.root,
-            known if recalled is None else recalled.skills,
-            self.signatures if recalled is None else recalled.signatures,
+            known if indexed is None else indexed.skills,
+            self.signatures if indexed is None else indexed.signatures,
             self.limits,
             self._roots,
             self._nested,
-            self._kept if grace and recalled is None else None,
+            self._kept if grace and indexed is None else None,
             arm if self.root.origin is None else None,  # its source tells what it changes
         )
         missing = self.missing
@@ -220,12 +220,12 @@ class RootState:
         self.signatures.replace_below(subtree, scan.signatures)
         self._kept.replace_below(subtree, scan.kept)
         self._dotted.replace_below(subtree, dict.fromkeys(scan.skipped_dot_folders))
-        if recalled is None:
+        if indexed is None:
             self.unsaved |= changed
         else:
             self.is_indexed = True
             # all but the skills that are still as the index has them
-            self.unsaved = (recalled.skills.keys() | changed) - (scan.unread & scan.skills.keys())
+            self.unsaved = (indexed.skills.keys() | changed) - (scan.unread & scan.skills.keys())
         is_news = self._replace_problems(subtree, scan.problems)
         return bool(changed or is_news or missing is not None)
 

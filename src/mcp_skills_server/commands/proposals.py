@@ -90,7 +90,7 @@ def show(options: LookOptions, id_: str) -> None:
     store = _store(options)
     reviewed = _reviewed(options, store, id_)
     proposal = reviewed.proposal
-    measured = lift.recall(index_of(None), reviewed.digest)
+    measured = lift.remembered(index_of(None), reviewed.digest)
     texts = {path: raw.decode("utf-8", "replace") for path, raw in store.files(proposal).items()}
     if options.form == "json":
         notes = {key: getattr(reviewed, key) for key in ("problems", "scripts", "alike")}

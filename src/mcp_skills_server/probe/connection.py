@@ -20,6 +20,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from mcp_skills_server.dialects.jsonrpc import JsonError, dump, parse
 from mcp_skills_server.errors import SkillsServerError, clipped
+from mcp_skills_server.format.fields import mapping
 from mcp_skills_server.server.eras import LEGACY_VERSIONS, MODERN_VERSIONS
 from mcp_skills_server.sources.source import UnacceptableError
 
@@ -42,11 +43,6 @@ _HEADERS: Final = {
 
 class LostError(SkillsServerError):
     """There is no answer, and the connection is of no use any more."""
-
-
-def fields_of(value: object) -> Fields:
-    """Return a value that is a JSON object, else an empty one."""
-    return cast("Fields", value) if isinstance(value, dict) else {}
 
 
 @dataclass(slots=True)
@@ -73,7 +69,7 @@ class ProbeCall:
     @property
     def error(self) -> Fields:
         """The error, or an empty object."""
-        return fields_of(self.answer.get("error"))
+        return mapping(self.answer.get("error"))
 
     @property
     def result(self) -> Fields | None:
@@ -138,7 +134,7 @@ class ProbeConnection(ABC):
 def _decoded(raw: bytes) -> Fields:
     """Decode a message; what is no JSON object of at most 100 levels is an empty one."""
     try:
-        return fields_of(parse(raw))
+        return mapping(parse(raw))
     except JsonError:
         return {}
 

@@ -10,7 +10,7 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from mcp_skills_server.codes import CODES
 from mcp_skills_server.dialects.dialect import is_initial
@@ -24,6 +24,7 @@ from mcp_skills_server.dialects.remote_entries import (
 )
 from mcp_skills_server.errors import SkillsServerError, clipped, listed, quoted
 from mcp_skills_server.format import frontmatter
+from mcp_skills_server.format.fields import items, mapping
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import SKILL_MD, Standing
 from mcp_skills_server.model.digests import digest_of, is_digest
@@ -34,7 +35,6 @@ from mcp_skills_server.probe.connection import (
     LostError,
     ProbeCall,
     ProbeConnection,
-    fields_of,
 )
 from mcp_skills_server.probe.rules import Verdicts, rules, rules_with, shape_of
 from mcp_skills_server.server.eras import DISCOVER, INITIALIZE, shape_error
@@ -110,17 +110,17 @@ class Prober:
             hint = "; give a valid token by --token-env" if call.status == 401 else ""
             raise NotSpokenError(f"{method}: {call.said}{hint}")
         self._is_http = call.status is not None
-        capabilities = fields_of(call.result.get("capabilities"))
-        settings = fields_of(capabilities.get("extensions")).get(_EXTENSION)
-        if not is_initial(fields_of(settings)):
-            revision = quoted(str(fields_of(settings)["revision"]))
+        capabilities = mapping(call.result.get("capabilities"))
+        settings = mapping(capabilities.get("extensions")).get(_EXTENSION)
+        if not is_initial(mapping(settings)):
+            revision = quoted(str(mapping(settings)["revision"]))
             raise NotSpokenError(f"revision {revision} of the extension is not known here")
         if settings is None and not self._is_modern:  # SEP-2640 is of MCP 2026-07-28 or later
             raise NotSpokenError("the extension is not declared")
         self._response(call)
         if settings is None:
             return
-        self._reads_folders = fields_of(settings).get("directoryRead") is True  # S40-34
+        self._reads_folders = mapping(settings).get("directoryRead") is True  # S40-34
         self._judge("S40-4", "resources" in capabilities, "capabilities have no resources")
         try:
             await self._survey(capabilities)
@@ -175,10 +175,10 @@ class Prober:
 
     async def _pages(self, method: str, **params: Any) -> list[Any] | None:
         """Return the items of all pages; None if there is no list. A repeated cursor ends them."""
-        key, items, cursors, scopes = _KEYS[method], list[Any](), set[str](), set[str]()
+        key, rows, cursors, scopes = _KEYS[method], list[Any](), set[str](), set[str]()
         page = await self._ask(method, **params)
         while page.result is not None:
-            items += _items(page.result.get(key))
+            rows += items(page.result.get(key))
             scopes.add(str(page.result.get("cacheScope")))
             cursor = page.result.get("nextCursor")
             if not isinstance(cursor, str) or cursor in cursors:
@@ -187,11 +187,11 @@ class Prober:
                 break
             cursors.add(cursor)
             page = await self._ask(method, **params, cursor=cursor)
-        if not isinstance(fields_of(page.result).get(key), list):
+        if not isinstance(mapping(page.result).get(key), list):
             return None
         if cursors and self._is_modern and method != _FOLDER:
             self._judge("MCP-24", len(scopes) == 1, f"{method}: {listed(sorted(scopes))}")
-        return items
+        return rows
 
     async def _refusals(self, entries: list[Fields]) -> None:
         """Send the requests that every server refuses."""
@@ -223,7 +223,7 @@ class Prober:
     async def _subscribe(self, capabilities: Fields, entries: list[Fields]) -> None:
         """Subscribe to what the server declares, and end that at once."""
         kinds = ("resources", "tools", "prompts")
-        declared = {kind: fields_of(capabilities.get(kind)) for kind in kinds}
+        declared = {kind: mapping(capabilities.get(kind)) for kind in kinds}
         if not self._is_modern and entries and declared["resources"].get("subscribe") is True:
             await self._ask("resources/subscribe", uri=entries[0]["uri"])
             await self._ask("resources/unsubscribe", uri=entries[0]["uri"])
@@ -234,14 +234,14 @@ class Prober:
             return
         # over pipes nothing can follow
         call = await self._send(_LISTEN, {"notifications": dict.fromkeys(wanted, True)})
-        params, method = fields_of(call.answer.get("params")), call.answer.get("method", call.said)
+        params, method = mapping(call.answer.get("params")), call.answer.get("method", call.said)
         is_first = method == "notifications/subscriptions/acknowledged"
         if self._judge(
             "MCP-35", is_first, f"listChanged is declared, but {quoted(method)} is sent"
         ):
-            more = sorted(fields_of(params.get("notifications")).keys() - set(wanted))
+            more = sorted(mapping(params.get("notifications")).keys() - set(wanted))
             self._judge("MCP-35", not more, f"it acknowledges {listed(more)}, too")
-            id_ = fields_of(params.get("_meta")).get(f"{_META}subscriptionId")
+            id_ = mapping(params.get("_meta")).get(f"{_META}subscriptionId")
             self._judge("MCP-36", id_ == self._count, f"the subscriptionId {quoted(str(id_))}")
 
     async def _ask(self, method: str, **params: Any) -> ProbeCall:
@@ -337,7 +337,7 @@ class Prober:
         if code == METHOD_NOT_FOUND:
             id_ = (*rules_with("missing", row["method"]), id_)[0]
         if row["method"] == _READ:
-            is_empty = call.result is not None and not _items(call.result.get("contents"))
+            is_empty = call.result is not None and not items(call.result.get("contents"))
             self._judge("MCP-18", not is_empty, f"{call.name}: empty contents")
             is_kept = is_kept or is_empty
         self._judge(id_, is_kept, f"{call.name}, {row['what']}: {call.said}")
@@ -346,10 +346,10 @@ class Prober:
             reason = shape_error(call.error, shape_of(row["error"]), "the error")
             self._judge(id_, reason is None, f"{call.name}, {row['what']}: {reason}")
 
-    def _entries(self, items: Iterable[Any]) -> list[Fields]:
+    def _entries(self, rows: Iterable[Any]) -> list[Fields]:
         """Judge the form of listed entries, and return those that can be judged further."""
         entries: dict[str, Fields] = {}
-        for entry in filter(None, map(fields_of, items)):
+        for entry in filter(None, map(mapping, rows)):
             uri, fields = entry.get("uri"), entry.get("frontmatter")
             self._shaped("entry", clipped(str(uri)), entry)
             if isinstance(uri, str) and isinstance(fields, dict):
@@ -361,11 +361,11 @@ class Prober:
 
     def _entry(self, entry: Fields) -> None:
         """Judge a listed entry by itself."""
-        uri, items, files = entry["uri"], _items_with_uri(entry), _files(entry)
+        uri, listed_files, files = entry["uri"], _items_with_uri(entry), _files(entry)
         name = entry["frontmatter"].get("name")
         self._judge("S40-14", uri.split("/")[-2] == name, f"{uri}: the name {quoted(str(name))}")
         self._judge("S40-6", uri.startswith(SCHEME), uri)
-        for item in items:
+        for item in listed_files:
             reason = _outside(entry, item["uri"])
             self._judge("S40-17", not reason, reason)
             is_form = is_digest(item.get("digest")) and type(item.get("size")) is int
@@ -384,7 +384,7 @@ class Prober:
 
     def _same(self, entry: Fields, result: Fields) -> None:
         """Judge the entry of `skills/get` by that of `skills/list`."""
-        uri, got = entry["uri"], fields_of(result.get("skill"))
+        uri, got = entry["uri"], mapping(result.get("skill"))
         self._judge("S40-23", "nextCursor" not in result, f"skills/get {uri}: a cursor")
         if got:
             keys = ("uri", "frontmatter", "resources")
@@ -393,8 +393,8 @@ class Prober:
 
     def _content(self, call: ProbeCall) -> bytes | None:
         """Judge the content of a listed file, and return its bytes; None if it has none."""
-        contents = _items(fields_of(call.result).get("contents"))
-        content: Fields = fields_of(contents[0]) if len(contents) == 1 else {}
+        contents = items(mapping(call.result).get("contents"))
+        content: Fields = mapping(contents[0]) if len(contents) == 1 else {}
         is_ours = content.get("uri") == call.message["params"]["uri"]
         raw = _bytes(content) if is_ours else None
         if call.result is not None:
@@ -419,9 +419,9 @@ class Prober:
                 "S40-13", not other, f"{uri}: other {listed(sorted(other))} than in SKILL.md"
             )
 
-    def _directory(self, entry: Fields, folder: str, items: Iterable[Any]) -> list[str]:
+    def _directory(self, entry: Fields, folder: str, rows: Iterable[Any]) -> list[str]:
         """Judge the children of a folder of a skill, and return the unknown folders among them."""
-        children = {str(child.get("uri")): child for child in map(fields_of, items)}
+        children = {str(child.get("uri")): child for child in map(mapping, rows)}
         folders = {uri for uri in children if children[uri].get("mimeType") == "inode/directory"}
         inner = {uri for uri in _folders(entry) if uri.rpartition("/")[0] == folder}
         listed_files = (file["uri"] for file in _files(entry))
@@ -449,7 +449,7 @@ class Prober:
 
     def _metadata(self, resources: Iterable[Any]) -> None:
         """Judge the listed resources that are a SKILL.md which was read."""
-        for resource in map(fields_of, resources):
+        for resource in map(mapping, resources):
             own = self._frontmatters.get(str(resource.get("uri")))
             if own is not None:
                 wanted = {"mimeType": "text/markdown", **own}
@@ -458,14 +458,9 @@ class Prober:
                 self._judge("S40-10", not other, f"{resource['uri']}: other {listed(other)}")
 
 
-def _items(value: object) -> list[Any]:
-    """Return a value that is a JSON array, else an empty one."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
 def _items_with_uri(entry: Fields) -> list[Fields]:
-    items = map(fields_of, _items(entry.get("resources")))
-    return [item for item in items if isinstance(item.get("uri"), str)]
+    files = map(mapping, items(entry.get("resources")))
+    return [file for file in files if isinstance(file.get("uri"), str)]
 
 
 def _files(entry: Fields) -> list[Fields]:

@@ -126,7 +126,7 @@ def commit_times(root: Path) -> dict[str, float]:
     above = f"{root.relative_to(top).as_posix()}/".removeprefix("./")
     words = (*_TIMES, f"--format={mark}%at", "--end-of-options", "HEAD", "--")
     try:
-        git = Git(top / ".git", "", "none")
+        git = Git(top / ".git", url="", protocol="none")
         raw = git.run(*words, *pathspecs(above.rstrip("/")), seconds=_LOG_S, most=_MAX_TIMES)
     except (GitFailedError, SourceError):
         return {}
@@ -260,7 +260,7 @@ def _read(folder: Path, address: GitAddress, tip: Tip, places: Sequence[str]) ->
     most, seconds = _MAX_FETCHED_BYTES, _FETCH_S
     repository = Repository(folder, address, seconds, seconds, depth=DEPTH, most_bytes=most)
     # Without a protocol, so that git cannot fetch missing objects one by one.
-    git = Git(folder, "", "none")
+    git = Git(folder, url="", protocol="none")
     if not repository.has(tip):
         repository.clear()
         repository.fetch(tip)

@@ -24,7 +24,7 @@ def commits(folder: str, root: str, without: Sequence[str] = ()) -> list[Commit]
     inside = Path(folder).relative_to(top).as_posix()
     if inside == ".":
         inside = ""
-    return read_log(Git(top / ".git", "", "none"), pathspecs(inside, without)) or []
+    return read_log(Git(top / ".git", url="", protocol="none"), pathspecs(inside, without)) or []
 
 
 def page(request: Request, ctx: Context) -> Response:

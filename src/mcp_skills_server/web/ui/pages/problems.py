@@ -92,11 +92,14 @@ def survey_of(ctx: Context) -> Survey:
     survey = registry.checks.survey(ctx.snapshot)
     if not survey.is_complete:
         registry.checks.begin(ctx.offering.skill_set)
-    problems = [problem for problem in survey.problems if problem.skill or ctx.is_admin]
+    changed: list[Problem] = []
     for skill in ctx.snapshot.skills.values():
-        stale = registry.freshness.recent(skill)
-        problems += [problem for problem in stale if problem.severity != "note"]
-    return replace(survey, problems=problems)
+        recent = registry.freshness.recent(skill)
+        changed += [problem for problem in recent if problem.severity != "note"]
+    if ctx.is_admin and not changed:
+        return survey  # which keeps its problems by skill for all requests
+    known = [problem for problem in survey.problems if problem.skill or ctx.is_admin]
+    return replace(survey, problems=[*known, *changed])
 
 
 async def _shown(ctx: Context, problem: Problem) -> ShownProblem:

@@ -123,7 +123,7 @@ def one(request: Request, ctx: Context, message: str = "", trouble: str = "") ->
         files=list(sides(reviewed.before, reviewed.after)),
         rendered=render(body, proposal.name, reviewed.after.keys(), SKILL_MD),
         queries=queries(registry, reviewed, ctx.view),
-        lift=lift.recall(ctx.site.answers, reviewed.digest),
+        lift=lift.remembered(ctx.site.answers, reviewed.digest),
         is_own=ctx.principal is not None and ctx.principal.key == proposal.principal,
     )
 

@@ -332,7 +332,7 @@ def _author_report(ctx: Context, skill: Skill) -> AuthorReport:
     cases, errors = evaluation.own_cases(registry.read, skill, show)
     hosts = _hosts(ctx, skill)
     alone = without_nested(skill, skill.nested, registry.roots[skill.root])
-    measured = lift.recall(ctx.site.answers, registry.digest_over(alone))
+    measured = lift.remembered(ctx.site.answers, registry.digest_over(alone))
     try:
         checked = check(ctx, skill, [case for _, case in cases[:_MAX_CASES]])
         neighbours = ctx.offering.search.confusable(skill, ctx.offers)
